@@ -146,7 +146,10 @@ FAULTS: tuple[Fault, ...] = ("lose the request", "lose the answer", "refuse", "r
 @pytest.mark.parametrize(
     ("database", "kind", "seed"),
     [
-        *(("sqlite", kind, seed) for seed, kind in enumerate(SERVICES)),
+        *(
+            pytest.param("sqlite", kind, seed, marks=[pytest.mark.deep("another service")] if seed else [])
+            for seed, kind in enumerate(SERVICES)
+        ),
         pytest.param("postgresql", "stripe", 3, marks=pytest.mark.deep("the other database")),
     ],
     indirect=["database"],

@@ -25,6 +25,7 @@ from analyzer.kernel.database.engine import NowMs, open_engine, reading
 from analyzer.kernel.tables import schema
 from analyzer.maintenance import job_table
 from tests.support import plain_http, waiting
+from tests.support.command_line import run_command
 from tests.support.servers.postgres import NativePostgres
 
 Gatelock = Callable[..., Any]
@@ -176,7 +177,9 @@ def test_an_analyzer_whose_database_file_is_replaced_ends_with_a_sentence(
     assert again.stop() == 0
 
 
-@pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "by", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.deep("another signal"))]
+)
 @pytest.mark.parametrize("database", ["sqlite"])
 def test_a_signal_stops_the_analyzer_cleanly(analyzer: Analyzer, tmp_path: Path, by: int) -> None:
     (tmp_path / "access.log").write_text(line("192.0.2.1", 20))
@@ -210,7 +213,7 @@ def test_a_configuration_without_sources_exits_with_2(gatelock: Gatelock, config
 
 @pytest.mark.parametrize("database", ["sqlite"])
 def test_tables_of_another_version_are_not_changed(
-    configured: Path, gatelock: Gatelock, process: Gatelock, database_url: str
+    configured: Path, gatelock: Gatelock, database_url: str
 ) -> None:
     import sqlalchemy as sa
 
@@ -219,8 +222,8 @@ def test_tables_of_another_version_are_not_changed(
     with engine.begin() as db:
         db.exec_driver_sql("update alembic_version set version_num = 'x'")
     engine.dispose()
-    result = process("run")
-    assert result.returncode == 2
+    result = gatelock("run")
+    assert result.exit_code == 2
     assert "tables are at version x, this program needs" in result.stderr.splitlines()[-1]
 
 
@@ -313,14 +316,12 @@ def test_a_new_policy_is_in_force_after_an_import_also_without_a_running_analyze
 
 
 @pytest.mark.parametrize("database", ["sqlite"])
-def test_an_import_says_when_all_of_its_records_have_one_caller(
-    configured: Path, process: Gatelock, gatelock: Gatelock
-) -> None:
+def test_an_import_says_when_all_of_its_records_have_one_caller(configured: Path, gatelock: Gatelock) -> None:
     """Host names in place of addresses, for example, all count under one name."""
 
     def sentences(lines: str) -> list[str]:
-        result = process("upkeep", "import", "-", "--source", "web", input=lines)
-        assert result.returncode == 0
+        result = run_command(["upkeep", "import", "-", "--source", "web"], lines)
+        assert result.exit_code == 0
         doubts = ("one caller has 100 %", "had no usable name")
         return [text for text in result.stderr.splitlines() if any(doubt in text for doubt in doubts)]
 
@@ -331,9 +332,8 @@ def test_an_import_says_when_all_of_its_records_have_one_caller(
     assert first.startswith("one caller has 100 % of 102 requests, which has no usable name: does `caller`")
     assert second.startswith("102 of them had no usable name")
     assert 'caller = ["host"]' in second
-    as_json = process(
-        "upkeep", "import", "-", "--source", "web", "--json", input="\n" + lines + line("a.example", 20) * 9
-    )
+    command = ["upkeep", "import", "-", "--source", "web", "--json"]
+    as_json = run_command(command, "\n" + lines + line("a.example", 20) * 9)
     assert json.loads(as_json.stdout)["question"].startswith("one caller has 100 % of 108 requests")
     lines = "".join(line(f"192.0.2.{n % 200}", 20) for n in range(2_000))
     assert sentences(lines) == []

@@ -150,12 +150,13 @@ def _status(url: str, token: str) -> int:
 
 @pytest.mark.parametrize("database", ["sqlite"])
 def test_without_a_token_the_server_listens_on_loopback_only(
-    engine: sa.Engine, tmp_path: Path, process: Gatelock, gatelock: Gatelock
+    engine: sa.Engine, tmp_path: Path, gatelock: Gatelock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     everywhere = "0.0.0.0:0"
-    variables = {**os.environ, "GATELOCK_ANALYZER__HTTP": everywhere}
-    result = process("serve", env=variables)
-    assert result.returncode == 2
+    with monkeypatch.context() as patch:
+        patch.setenv("GATELOCK_ANALYZER__HTTP", everywhere)
+        result = gatelock("serve")
+    assert result.exit_code == 2
     assert (
         f"refusing to listen on {everywhere}, where other machines could read the locks"
         in result.stderr.splitlines()[-1]
@@ -179,18 +180,21 @@ def test_a_server_with_a_certificate_uses_tls(engine: sa.Engine, tmp_path: Path)
 
 
 @pytest.mark.parametrize("database", ["sqlite"])
-def test_impossible_settings_exit_with_2(engine: sa.Engine, tmp_path: Path, process: Gatelock) -> None:
-    result = process("serve", env={**os.environ, "GATELOCK_ANALYZER__HTTP": "off"})
-    assert (result.returncode, result.stderr) == (
-        2,
+def test_impossible_settings_exit_with_2(
+    engine: sa.Engine, tmp_path: Path, gatelock: Gatelock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(**variables: str) -> str:
+        with monkeypatch.context() as patch:
+            for name, value in variables.items():
+                patch.setenv(f"GATELOCK_ANALYZER__{name}", value)
+            result = gatelock("serve")
+        assert result.exit_code == 2
+        return str(result.stderr)
+
+    assert refused(HTTP="off") == (
         'gatelock.toml: [analyzer] http is "off": write the address to serve at, '
-        'such as http = "127.0.0.1:8321"\n',
+        'such as http = "127.0.0.1:8321"\n'
     )
     (tmp_path / "no.pem").write_text("nothing")
-    variables = {"GATELOCK_ANALYZER__HTTP_CERT": "no.pem", "GATELOCK_ANALYZER__HTTP_KEY": "no.pem"}
-    result = process("serve", env={**os.environ, **variables})
-    assert result.returncode == 2
-    assert "no.pem and no.pem" in result.stderr.splitlines()[-1]
-    result = process("serve", env={**os.environ, "GATELOCK_ANALYZER__HTTP_KEY": "no.pem"})
-    assert result.returncode == 2
-    assert "http_key: has no effect without http_cert" in result.stderr
+    assert "no.pem and no.pem" in refused(HTTP_CERT="no.pem", HTTP_KEY="no.pem").splitlines()[-1]
+    assert "http_key: has no effect without http_cert" in refused(HTTP_KEY="no.pem")

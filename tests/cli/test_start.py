@@ -155,9 +155,9 @@ def test_without_a_command_the_help_is_printed(process: Gatelock) -> None:
         ["locks", "show"],
     ],
 )
-def test_wrong_usage_exits_with_2(process: Gatelock, arguments: list[str]) -> None:
-    result = process(*arguments)
-    assert result.returncode == 2
+def test_wrong_usage_exits_with_2(gatelock: Gatelock, arguments: list[str]) -> None:
+    result = gatelock(*arguments)
+    assert result.exit_code == 2
     assert "Traceback" not in result.stderr
 
 
@@ -216,12 +216,12 @@ def test_an_unreachable_database_exits_with_3_and_one_sentence(
 
 @pytest.mark.parametrize("command", ["run", "serve", "upkeep import"])
 def test_the_loop_does_not_start_without_a_database(
-    process: Gatelock, configure: Configure, tmp_path: Path, command: str
+    gatelock: Gatelock, configure: Configure, tmp_path: Path, command: str
 ) -> None:
     configure(UNREACHABLE)
     (tmp_path / "access.log").touch()
-    result = process(*arguments_of(command))
-    assert (result.returncode, result.stdout) == (3, "")
+    result = gatelock(*arguments_of(command))
+    assert (result.exit_code, result.stdout) == (3, "")
     assert result.stderr.splitlines()[-1].startswith("cannot reach the database: ")
     assert "Traceback" not in result.stderr
     assert "s3cret" not in result.stderr

@@ -57,7 +57,9 @@ def no_byte_left(_fleet: Fleet, member: Member) -> Iterator[str]:
     process.rlimit(psutil.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
 
-@pytest.mark.parametrize("full_disk", [no_page_left, no_byte_left])
+@pytest.mark.parametrize(
+    "full_disk", [no_page_left, pytest.param(no_byte_left, marks=pytest.mark.deep("another size"))]
+)
 def test_a_full_disk_delays_counting_and_loses_nothing(
     fleet: Fleet, full_disk: Callable[..., object], random: Random
 ) -> None:

@@ -55,6 +55,7 @@ def test_an_outage_of_the_database_delays_counting_loses_nothing_and_is_reported
     assert member.poll() is None
 
 
+@pytest.mark.deep("tests/cli stops an analyzer by signals")
 def test_sigterm_stores_what_is_counted_and_ends_the_process(
     fleet_of: Make, real_kafka: object, postgres: object, random: Random
 ) -> None:

@@ -82,8 +82,18 @@ def test_a_view_may_be_fresh_or_stale_or_either() -> None:
 # -- ten minutes of simulated time -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("on_stale", ON_STALE)
-@pytest.mark.parametrize("source", ["sql", "http", "file"])
+@pytest.mark.parametrize(
+    ("source", "on_stale"),
+    [
+        # Each source and each behaviour; every pair of them in `make deep`.
+        pytest.param(
+            *(source, on_stale),
+            marks=[] if number == other else [pytest.mark.deep("another pair")],
+        )
+        for number, source in enumerate(("sql", "http", "file"))
+        for other, on_stale in enumerate(ON_STALE)
+    ],
+)
 def test_answers_stay_within_their_bounds_for_ten_minutes_of_faults(
     source: str, on_stale: str, tmp_path: Path
 ) -> None:

@@ -2,27 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import click
 
-from analyzer.faces.cli import LazyGroup, app
+from analyzer.faces.cli import app
+from analyzer.faces.cli.command_table import Command, CommandGroup
 
 
-def commands_of(group: LazyGroup, *words: str) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every command below `group` that is not a group itself, with its words."""
-    context = click.Context(group)
-    for name in group.list_commands(context):
-        command = group.get_command(context, name)
-        if isinstance(command, LazyGroup):
-            yield from commands_of(command, *words, name)
+def names_of(entries: Iterable[Command | CommandGroup], *words: str) -> Iterator[tuple[str, ...]]:
+    """Yields the words of every command below `entries` that is not a group itself."""
+    for entry in entries:
+        if isinstance(entry, CommandGroup):
+            yield from names_of(entry.commands, *words, entry.name)
         else:
-            yield (*words, name), command
+            yield (*words, entry.name)
 
 
-COMMANDS = dict(commands_of(app))
-GROUPS = app.commands
+class Commands(Mapping[tuple[str, ...], Any]):
+    """The commands by their words. Each is made when it is asked for: names are enough to collect tests."""
+
+    def __init__(self) -> None:
+        entries = [entry for heading in app.headings for entry in heading.entries]
+        self._names = dict.fromkeys(names_of(entries))
+
+    def __getitem__(self, words: tuple[str, ...]) -> Any:
+        if words not in self._names:
+            raise KeyError(words)
+        command: Any = app
+        for word in words:
+            command = command.get_command(click.Context(command), word)
+        return command
+
+    def __iter__(self) -> Iterator[tuple[str, ...]]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+COMMANDS = Commands()
+GROUPS = app.list_commands(click.Context(app))
 
 
 def words_of(arguments: Sequence[str]) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -66,13 +66,23 @@ class Import(NamedTuple):
     for_types: bool  # in the body of `if TYPE_CHECKING:`
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(), path)
+
+
 @dataclass(frozen=True, slots=True)
 class Module:
     """One file of the packages."""
 
     name: str
     path: Path
-    tree: ast.Module
+    read: Callable[[Path], ast.Module] = parsed
+
+    @property
+    def tree(self) -> ast.Module:
+        """The syntax tree, read when it is first needed: to collect tests, names are enough."""
+        return self.read(self.path)
 
     def imports(self) -> Sequence[Import]:
         """Returns every import of this file, also those inside functions and for types alone."""
@@ -109,7 +119,7 @@ def modules() -> Mapping[str, Module]:
     for path in sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py")):
         parts = path.relative_to(ROOT).with_suffix("").parts
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        found[name] = Module(name, path, ast.parse(path.read_text(), path))
+        found[name] = Module(name, path)
     return found
 
 

@@ -98,6 +98,7 @@ class Installation:
 
 
 @pytest.mark.slow
+@pytest.mark.deep("processes for each command: tests/migrations restores a backup")
 def test_a_backup_of_a_running_analyzer_is_restored_and_counting_continues_exactly(
     tmp_path: Path, database: str, database_url: str
 ) -> None:

@@ -371,7 +371,9 @@ def test_pure_modules_call_no_clock() -> None:
     ],
 )
 def test_a_breach_is_found_in_every_form_of_import(line: str) -> None:
-    module = Module("analyzer.flush.pipeline", ROOT / "analyzer/flush/pipeline.py", ast.parse(line))
+    module = Module(
+        "analyzer.flush.pipeline", ROOT / "analyzer/flush/pipeline.py", lambda _path: ast.parse(line)
+    )
     assert list(breaches(LAWS["the loop sees edges through protocols"], module))
 
 

@@ -55,7 +55,7 @@ def printed_commands() -> list[tuple[str, str]]:
     found = {
         command: str(Path(path).relative_to(ROOT))
         for path, source in sources.items()
-        if "gatelock " in source  # most have none, and are not parsed: this is done at each collection
+        if "gatelock " in source  # most have none, and are not parsed
         for text in texts_of(source)
         for command in [*COMMAND.findall(text), *LINE.findall(text)]
     }
@@ -80,12 +80,10 @@ def fault_of(command: str) -> str:
     return ""
 
 
-PRINTED = printed_commands()
-
-
 def test_every_command_that_a_message_names_can_be_run_as_printed() -> None:
-    assert len(PRINTED) > 50
-    faults = {command: (module, fault) for command, module in PRINTED if (fault := fault_of(command))}
+    printed = printed_commands()
+    assert len(printed) > 50
+    faults = {command: (module, fault) for command, module in printed if (fault := fault_of(command))}
     assert faults == {}
 
 

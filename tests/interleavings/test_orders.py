@@ -250,18 +250,18 @@ JOBS = {
 }
 # With hundreds of orders that may differ: `make test` draws so many of them, `make deep` runs all.
 SAMPLED = {
-    ("usual", "activate suspend"): 60,
-    ("one_sum", "flush-one flush-one-other end-locks"): 100,
-    ("one_sum", "override flush-one flush-one-other"): 60,
-    ("due", "close-day close-day"): 40,
-    ("due", "close-day flush-yesterday"): 40,
-    ("due", "close-day flush-yesterday-other"): 40,
-    ("due", "close-day activate-strict"): 40,
-    ("abandoned", "close-day flush-yesterday"): 40,
-    ("closed", "forget flush-yesterday"): 20,
-    ("closed", "forget correct"): 20,
-    ("closed", "forget deliver"): 20,
-    ("due", "forget close-day"): 20,
+    ("usual", "activate suspend"): 20,
+    ("one_sum", "flush-one flush-one-other end-locks"): 40,
+    ("one_sum", "override flush-one flush-one-other"): 30,
+    ("due", "close-day close-day"): 15,
+    ("due", "close-day flush-yesterday"): 15,
+    ("due", "close-day flush-yesterday-other"): 15,
+    ("due", "close-day activate-strict"): 15,
+    ("abandoned", "close-day flush-yesterday"): 15,
+    ("closed", "forget flush-yesterday"): 10,
+    ("closed", "forget correct"): 10,
+    ("closed", "forget deliver"): 10,
+    ("due", "forget close-day"): 10,
 }
 PLAYS = [("usual", pair) for pair in combinations_with_replacement(WRITERS, 2)]
 PLAYS += [(world, tuple(names.split())) for world, plays in FURTHER.items() for names in plays]

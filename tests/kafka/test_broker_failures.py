@@ -99,6 +99,7 @@ def test_reading_continues_after_a_broker_was_suspended_or_killed(
     assert problems(readers) == [{}, {}]
 
 
+@pytest.mark.deep("a further broker: one that comes back is another test")
 def test_a_broker_that_starts_after_the_analyzer_is_waited_for(own_kafka: NativeKafka, opened: Open) -> None:
     topic = own_kafka.create_topic()
     own_kafka.stop()
@@ -113,6 +114,7 @@ def test_a_broker_that_starts_after_the_analyzer_is_waited_for(own_kafka: Native
     assert problems(readers) == [{}, {}]
 
 
+@pytest.mark.deep("a further broker: test_damage.py has damaged batches")
 def test_a_damaged_batch_stops_only_its_partition(own_kafka: NativeKafka, opened: Open) -> None:
     topic = own_kafka.create_topic(partitions=2)
     for batch in range(4):

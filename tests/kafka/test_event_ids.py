@@ -14,6 +14,7 @@ from analyzer.kernel.database.engine import open_engine
 from analyzer.kernel.tables.schema import offsets
 from analyzer.maintenance.audit import audit
 from analyzer.plan.meters import DUPLICATES, REQUESTS
+from tests.support.depth import IS_DEEP
 from tests.support.kafka_log import produce
 from tests.support.running import Analyzer
 from tests.support.servers.kafka import GivenKafka, NativeKafka
@@ -34,7 +35,7 @@ time = {{ path = "ts", unit = "ms" }}
 api_key = "key"
 id = "id"
 """
-PARTITIONS, BATCH, BATCHES = 2, 300, 4
+PARTITIONS, BATCH, BATCHES = 2, 300, 4 if IS_DEEP else 3
 
 
 class Producer:

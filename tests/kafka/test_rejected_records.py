@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from analyzer.kernel.database.engine import open_engine
 from analyzer.kernel.tables.schema import buckets, rejects
 from tests.support.command_line import run_command
+from tests.support.depth import IS_DEEP
 from tests.support.kafka_log import produce
 from tests.support.running import Analyzer
 from tests.support.servers.kafka import GivenKafka, NativeKafka
@@ -23,6 +24,7 @@ from tests.support.waiting import wait_until
 
 RealKafka = NativeKafka | GivenKafka
 WAIT_S_MAX = 40.0
+RETRIED, KILLS = (1_000, 3) if IS_DEEP else (300, 2)  # records of a partition, and retries
 CONFIGURATION = """
 [kafka]
 bootstrap_servers = "{kafka}"
@@ -239,14 +241,14 @@ def test_records_that_cannot_be_read_are_rejected_once_an_operator_accepts_them(
 def test_a_retry_that_is_killed_again_and_again_counts_each_record_once(world: New) -> None:
     """While an analyzer counts and another retry runs."""
     here = world(partitions=3, most=1_000_000)
-    bad = 3 * 1_000
+    bad = 3 * RETRIED
     for partition in range(3):
-        here.write(partition, 1_000, "apikey")
+        here.write(partition, RETRIED, "apikey")
     here.start(WRONG)
     here.wait(counted=0, rejected=bad)
     assert here.run("policies", "apply")[0] == 0, "a retry counts by the mapping in force"
     killed = 0
-    while killed < 3:
+    while killed < KILLS:
         process = here.begin_retry()
         here.wait_for_progress(process)
         process.kill()

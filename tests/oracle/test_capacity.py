@@ -151,7 +151,13 @@ MUTATIONS: Mapping[str, Callable[[pytest.MonkeyPatch], CapacityShare]] = {
 }
 
 
-@pytest.mark.parametrize("name", MUTATIONS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.deep("the test above")] if name == "nothing" else [])
+        for name in MUTATIONS
+    ],
+)
 def test_each_mutation_of_an_overloads_judgement_is_found(
     name: str, monkeypatch: pytest.MonkeyPatch, new_sqlite_url: Callable[[], str]
 ) -> None:

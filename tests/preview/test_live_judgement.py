@@ -97,7 +97,7 @@ def surge_of(world: World) -> Surge:
         pytest.param("caller", 50, "1m", "notify", 1, marks=pytest.mark.deep("another story")),
         pytest.param("caller", 60, "1m", "deny", 2, marks=pytest.mark.deep("another story")),
         ("address/24", 120, "1m", "deny", 3),
-        ("caller", 12, "12s", "notify", 4),
+        pytest.param("caller", 12, "12s", "notify", 4, marks=pytest.mark.deep("another story")),
     ],
 )
 def test_an_analyzer_that_runs_at_the_end_of_each_slot_sets_the_same_locks(

@@ -108,7 +108,13 @@ def test_names_of_one_kind_take_no_room_of_another(
     assert locked(world) <= {"address:192.0.2.77", "api_key:a-customer"}
 
 
-@pytest.mark.parametrize("restarts", [False, True], ids=["one analyzer", "an analyzer that is replaced"])
+@pytest.mark.parametrize(
+    "restarts",
+    [
+        pytest.param(False, id="one analyzer", marks=pytest.mark.deep("a replaced one has the harder story")),
+        pytest.param(True, id="an analyzer that is replaced"),
+    ],
+)
 def test_a_caller_in_the_overflow_that_keeps_calling_is_named_and_locked(
     world: World, restarts: bool
 ) -> None:

@@ -80,7 +80,7 @@ def test_a_caller_whose_records_come_twice_is_an_alarm(
     sentence = f"{ACME}: 100 of its 240 records in the last 10 minutes are duplicates (42%), and left out"
     assert health.alarms == {"duplicates": sentence}
     assert [record.message for record in caplog.records] == [sentence], "logged once"
-    world.clock.advance(660)
+    world.clock.jump(660)
     assert repeated_records(world.engine) == []
 
 

@@ -62,6 +62,12 @@ def run_job(runs: SqlJobRuns, job: Job) -> None:
     assert runs.end(run, "done", rows)
 
 
+def pass_a_minute(world: World) -> None:
+    """Passes a minute in which nothing happens, and has the analyzer run at its end."""
+    world.clock.jump(57)
+    world.pass_s(3)
+
+
 def watching(world: World) -> tuple[Health, SqlJobRuns, Job]:
     health = Health(Metrics("1"), world.clock.uptime_s)
     context = JobContext(world.engine, str, flush_every_s=0.1, alarms=health)
@@ -142,7 +148,7 @@ def test_after_an_outage_there_is_one_alarm_that_names_it_and_not_one_of_each_ca
     health, runs, job = watching(world)
     for _ in range(3):  # idle runs replace each other
         run_job(runs, job)
-        world.pass_s(60)
+        pass_a_minute(world)
     run_job(runs, job)
     began = world.clock.now()
     world.clock.jump(600)  # no analyzer runs, or the database is away
@@ -151,7 +157,7 @@ def test_after_an_outage_there_is_one_alarm_that_names_it_and_not_one_of_each_ca
     with caplog.at_level(logging.WARNING):
         for _ in range(4):
             run_job(runs, job)
-            world.pass_s(60)
+            pass_a_minute(world)
     [alarm] = health.alarms.values()
     assert alarm.startswith(f"nothing was counted from {began:%Y-%m-%d %H:%M}")
     assert "the database was away, or no analyzer ran" in alarm
@@ -165,7 +171,7 @@ def test_one_stopped_analyzer_is_named_by_what_was_counted_before_the_lock(open_
     _, runs, job = watching(world)
     for _ in range(2):  # another analyzer does the job meanwhile
         run_job(runs, job)
-        world.pass_s(60)
+        pass_a_minute(world)
     write_of_many(world, 3, 500)
     world.pass_s(5)
     [sentence] = late_locks(world.engine, 0.1).values()

@@ -62,7 +62,7 @@ def plan_with(folder: Path, without: str = "", **changed: str) -> Plan:
 def world(tmp_path: Path) -> Iterator[World]:
     url = f"sqlite:///{tmp_path}/gatelock.db"
     upgrade(url)
-    world = World(url, InlineFlushes(), plan_with(tmp_path))
+    world = World(url, InlineFlushes(), plan_with(tmp_path), step_s=0.5)
     world.gate.ready(1)
     world.pass_s(2)
     yield world

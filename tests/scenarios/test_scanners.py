@@ -92,7 +92,9 @@ def test_a_slow_walk_through_all_resources_raises_no_lock(new_world: NewWorld) -
     world = new_world(SCAN)
     for number in range(60):
         assert ask(world, "ann", f"/items/{number}"), f"request {number}"
-        world.pass_s(4)
+        world.pass_s(1)
+        world.clock.jump(2)
+        world.pass_s(1)
 
 
 def test_a_resource_that_comes_again_in_another_slot_counts_once(new_world: NewWorld) -> None:
@@ -142,6 +144,7 @@ def test_no_more_values_are_kept_in_a_slot_than_the_limit_and_one(new_world: New
 
 def test_values_are_deleted_with_their_windows(new_world: NewWorld) -> None:
     world = new_world(SCAN + SHARED)
+    world.step_s = 1.0
     ask(world, "ann", "/items/1")
     world.pass_s(2)
     assert rows_of(world, "ann") == 2

@@ -196,7 +196,13 @@ def test_each_mutation_is_detected(name: str) -> None:
     assert play_mutated(name, stories, FAILURES[name]) is not None
 
 
-@pytest.mark.parametrize("name", STORIES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.deep("another story")] if number % 3 else [])
+        for number, name in enumerate(STORIES)
+    ],
+)
 def test_a_story_that_shows_a_mutation_is_right_without_it(name: str) -> None:
     assert play(STORIES[name]).wrong == ""
 
@@ -216,6 +222,7 @@ def test_a_failure_of_another_kind_does_not_count_as_detected() -> None:
     assert play_mutated("poll_applied_twice", [draw(0)], "TypeError") is None
 
 
+@pytest.mark.deep("shortens a story in a process")
 def test_a_failure_says_how_to_repeat_it_and_which_acts_suffice() -> None:
     ended = run("--seed", "0", "--mutation", "poll_applied_twice")
     assert ended.returncode == 1

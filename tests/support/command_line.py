@@ -14,9 +14,9 @@ from analyzer.faces.cli import app
 from tests.support.waiting import PATIENCE_S
 
 
-def run_command(arguments: Sequence[str]) -> Result:
+def run_command(arguments: Sequence[str], stdin: str | None = None) -> Result:
     """Runs `gatelock` with these arguments; returns its output, exit code and exception."""
-    return CliRunner().invoke(app, arguments)
+    return CliRunner().invoke(app, arguments, input=stdin)
 
 
 def on_a_terminal(*arguments: str, answer: str) -> tuple[int, str, str]:

@@ -1,8 +1,9 @@
 """The share of examples that randomised tests draw: one part in `make test`, ten parts in `make deep`.
 
 Examples of hypothesis, seeds of simulated stories, orders of transactions, and steps at which an analyzer is
-killed. What is marked `deep` runs there alone: sizes, the longest runs on real servers, and the mutations of
-the rules' numbers, each of which is a run of pytest. All other mutations are in both.
+killed. What is marked `deep` runs there alone: sizes, the longest runs on real servers, further stories of
+what another test shows, and the mutations of the rules' numbers, each of which is a run of pytest. All other
+mutations are in both.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 
 IS_DEEP = bool(os.environ.get("GATELOCK_TEST_DEEP"))
 TIMES = 10
-KILL_EVERY = 9  # of this number of steps one is tried
+KILL_EVERY = 20  # of this number of steps one is tried
 
 
 def deeper(share: int) -> int:
@@ -23,7 +24,7 @@ def deeper(share: int) -> int:
 def at_steps(steps: Sequence[str]) -> list[tuple[int, str]]:
     """Returns the steps at which to kill, with their places.
 
-    The first of each kind, and each ninth of all; all in `make deep`.
+    The first of each kind, and each twentieth of all; all in `make deep`.
     """
     of_all = enumerate(steps)
     if IS_DEEP:

@@ -132,10 +132,19 @@ class World:
         flushes: Where flushes run.
         plan: Has one source.
         start: When the story begins.
+        step_s: What passes between two turns of the analyzer; a story of minutes may take longer steps.
     """
 
-    def __init__(self, url: str, flushes: FlushExecutor, plan: Plan, start: datetime = START) -> None:
+    def __init__(
+        self,
+        url: str,
+        flushes: FlushExecutor,
+        plan: Plan,
+        start: datetime = START,
+        step_s: float = STEP_S,
+    ) -> None:
         self.plan = plan
+        self.step_s = step_s
         self.clock = ManualClock(start)
         self._database_clock = DatabaseClock(self.clock)
         self._database_clock.install()  # of the analyzer's connections and of the gate's
@@ -184,15 +193,15 @@ class World:
         self.daemon = self._daemon()
 
     def pass_s(self, seconds: float) -> None:
-        for _ in range(round(seconds / STEP_S)):
+        for _ in range(round(seconds / self.step_s)):
             self.step()
 
     def step(self, *, is_running: bool = True) -> None:
-        """Lets the analyzer take, count and flush once, if it is running; a fifth of a second passes."""
+        """Lets the analyzer take, count and flush once, if it is running; a moment passes."""
         if is_running:
             self.daemon.run_once()
             self.jobs.run_once()
-        self.clock.advance(STEP_S)
+        self.clock.advance(self.step_s)
 
     def request(self, key: str) -> bool:
         """Sends a request: the gate decides, and the answer is written to the log."""

@@ -17,9 +17,10 @@ from analyzer.kernel import tokens
 from analyzer.kernel.database.engine import open_engine
 from gatekeeper import Gate
 from gatekeeper.sources.http import HttpSource
+from tests.support.depth import IS_DEEP
 from tests.support.running import Analyzer
 
-LOCKS = 100_000
+LOCKS = 100_000 if IS_DEEP else 20_000
 CLIENTS = 10
 LATER_S_MAX = 1.0
 # Each client asks again as soon as it has its answer.

@@ -28,10 +28,10 @@ LINES = ROOT / "tests" / "data" / "proxies"
 
 # Applications, and the address that uvicorn takes from a proxy's header: a machine may have no IPv6.
 STORIES = [
-    *((name, None) for name in ("asgi", "wsgi")),
+    ("wsgi", None),
     *(
         pytest.param(name, None, marks=pytest.mark.deep("its stories run in test_frameworks"))
-        for name in ("fastapi", "flask", "django", "django async")
+        for name in ("asgi", "fastapi", "flask", "django", "django async")
     ),
     ("asgi", "2001:db8:0:7::9"),
 ]

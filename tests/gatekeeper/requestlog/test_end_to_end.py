@@ -86,7 +86,9 @@ def until(ask: Any) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("through", ["file", "kafka"])
+@pytest.mark.parametrize(
+    "through", [pytest.param("file", marks=pytest.mark.deep("a flood is counted from a file")), "kafka"]
+)
 def test_a_caller_above_its_limit_is_denied_and_denied_requests_are_counted_apart(
     tmp_path: Path, through: str, request: pytest.FixtureRequest
 ) -> None:

@@ -14,9 +14,9 @@ import pytest
 from tests.simulation.days.day_mutations import DAY_MUTATIONS
 from tests.simulation.days.day_stories import CALENDARS, DAYS, KINDS, draw, midnight_s
 from tests.simulation.days.day_world import DayWorld
-from tests.support.depth import deeper
+from tests.support.depth import IS_DEEP
 
-SEEDS = deeper(7)  # a story for each of the calendars
+SEEDS = 70 if IS_DEEP else 4  # of seven calendars
 TRIED_MAX = 40  # seeds for one mutation
 FROZEN, LATE, LEDGER = "Wrong: frozen of", "Wrong: late of", r"Wrong: partition \d: the ledger is"
 CORRECTED = r"Wrong: .* had -?\d+, and Corrected|Wrong: .* and -?\d+ is refused"

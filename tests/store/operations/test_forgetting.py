@@ -239,7 +239,7 @@ def test_another_call_does_what_a_kill_at_any_step_has_left(installation: Instal
     with calm.over(installation.engine):
         pseudonym = installation.forget().pseudonym
     assert len(calm.steps) > 100
-    for at in range(0, len(calm.steps), 1 if IS_DEEP else 9):
+    for at in range(0, len(calm.steps), 1 if IS_DEEP else 25):
         installation.engine.dispose()
         stored.write_bytes(contents)
         installation.next = start
