@@ -23,7 +23,7 @@ from analyzer.plan.plan import Plan, plan_from
 from analyzer.plan.policies import LoadShare, Quota, Surge
 from analyzer.plan.sums import sum_text
 from analyzer.plan.windows import Rolling, window_at
-from gatekeeper.model import SUSPENSION, Set, Update
+from gatekeeper.model import SUSPENSION, WITHOUT_END, Set, Update
 from tests.interleavings.worlds import (
     BOB,
     JOB,
@@ -248,11 +248,15 @@ def check_locks(world: World, state: State, counted: Sequence[Counted], now_ms: 
     calendars = replace(plan, policies=tuple(p for p in plan.policies if p not in rolling))
     actions = {policy.name: policy.action for policy in plan.policies}
     scopes = {policy.name: parse_grouping(policy.per).scope for policy in plan.policies}
+    limits = limits_of_plans(state) | own_limits(state)
+    refused = {series for series, limit in limits.items() if not limit}
     expected = {
         (found.policy, found.key, found.resource, found.until, scopes[found.policy], actions[found.policy])
-        for found in crossings(calendars, flushes, limits_of_plans(state) | own_limits(state))
-        if found.until.timestamp() * 1000 > now_ms
+        for found in crossings(calendars, flushes, limits)
+        if found.until.timestamp() * 1000 > now_ms and (found.policy, found.key) not in refused
     }
+    # Who may have nothing is locked without a count, and without an end.
+    expected |= {(name, key, "", WITHOUT_END, scopes[name], actions[name]) for name, key in refused}
     exempt = exempt_callers(state)
     expected |= {
         (policy.name, key, resource, until, scopes[policy.name], policy.action)

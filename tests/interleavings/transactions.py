@@ -249,6 +249,12 @@ def set_plan(actor: Actor) -> object:
     return set_callers(actor.engine, {ANN: Profile("free")}, "operator", "", actor.mark)
 
 
+def set_tenant(actor: Actor) -> object:
+    """An operator states facts about a tenant: those of any caller may change, so all are judged again."""
+    shop = Profile("free", zone="Africa/Abidjan")
+    return set_callers(actor.engine, {"tenant:shop": shop}, "operator", "", actor.mark)
+
+
 def set_zone(actor: Actor) -> object:
     """An operator moves acme; the command refills its totals."""
     return set_callers(actor.engine, {ACME: ABIDJAN}, "operator", "", actor.mark, ["zone"])
@@ -406,6 +412,7 @@ TRANSACTIONS: Mapping[str, TransactionFunction] = {
     "override": overriding(ACME, 50),
     "override-higher": overriding(ZED, 500),
     "override-first": overriding(BOB, 50),
+    "override-none": overriding(BOB, 0),
     "flush-first": counting(PARTS[1], requests(BOB, 60), by=(3, DAILY_PLAN)),
     # Of bob, whose plan waits for the warden; and two that state another one.
     "flush-stated": counting(PARTS[1], requests(BOB, 60), by=(3, STATED_PLAN)),
@@ -418,6 +425,7 @@ TRANSACTIONS: Mapping[str, TransactionFunction] = {
     "apply-facts": lambda actor: upkeep_of(actor).apply_facts(),
     "flush-zed": counting(PARTS[0], requests(ZED, 60), by=(3, DAILY_PLAN)),
     "set-plan": set_plan,
+    "set-tenant": set_tenant,
     "set-zone": set_zone,
     "refill": lambda actor: upkeep_of(actor).refill_totals(),
     "flush-zoned": counting(PARTS[0], requests(ACME, 60), by=(3, ZONED_PLAN)),
