@@ -27,6 +27,7 @@ from analyzer.callers.caller_changes import (
     add_override,
     caller_profile,
     end_override,
+    granted_text,
     in_words,
     known_callers,
     set_callers,
@@ -46,7 +47,7 @@ from analyzer.kernel.database.clock import database_now, millis
 from analyzer.kernel.database.dialects import dialect_of
 from analyzer.kernel.errors import StoreAway
 from analyzer.kernel.sentences import plural
-from analyzer.plan.meter_units import Unit, amount_text
+from analyzer.plan.meter_units import Unit
 from analyzer.plan.policies import OverrideKind, Policy, base_name
 
 PAUSE_MAX_S = 1.0  # between two transactions of a file, on SQLite
@@ -207,7 +208,8 @@ def list_overrides(context: ActContext, *, all_: All = False) -> Listing:
     """Show the limits, additional amounts and exemptions that have not ended, the latest begin first."""
     units = _units(context)
     for override in stored_overrides(context.engine, OVERRIDES, ended=all_):
-        amount = amount_text(override.amount, units.get(override.policy))
+        unit = units.get(override.policy)
+        amount = granted_text(override, unit)
         change = {"limit": amount, "grant": f"+{amount}", "exempt": "exempt"}[override.kind]
         yield ListRow((-override.from_ms, override.id), override_fields(override), {"change": change})
 

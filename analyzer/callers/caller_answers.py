@@ -54,6 +54,9 @@ def override_fields(override: StoredOverride) -> dict[str, Any]:
         "from": time_text(instant(override.from_ms)),
         "until": None if until_ms is None else time_text(instant(until_ms)),
         "state": override.state,
+        "granted": override.granted,
+        "used": override.used,
+        "expired": override.expired,
         "reason": override.reason,
         "who": override.who,
     }

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from analyzer.callers.changed_limits import CALLERS_MAX, change, refill
+from analyzer.callers.credit import credits_of, used_by_subject, used_of_each
 from analyzer.judging.caller_limits import NO_PROFILE, Limits, Profile, Subject, subject_named
 from analyzer.judging.judge import Judged, JudgedRows
 from analyzer.judging.kinds import policy_kind
@@ -72,6 +73,13 @@ class StoredOverride(NamedTuple):
     reason: str
     who: str
     at_ms: int
+    granted: int | None = None  # to a limit whose window does not begin again
+    used: int | None = None  # of that, once the grant has ended
+
+    @property
+    def expired(self) -> int | None:
+        """The rest of a grant that has ended; None: it has not, or its window begins again."""
+        return None if self.granted is None or self.used is None else self.granted - self.used
 
 
 class KnownCaller(NamedTuple):
@@ -155,7 +163,9 @@ def add_override(
         )  # fmt: skip
 
         def write(version: int) -> None:
-            row = stored._asdict() | {
+            row = {name: value for name, value in stored._asdict().items() if name not in ("granted", "used")}
+            row |= _credit_begun(db, stored) if state == IN_FORCE else {}
+            row |= {
                 "subject_kind": request.subject.kind,
                 "subject": request.subject.name,
                 "due_ms": from_ms if state == PLANNED else request.until_ms,
@@ -184,7 +194,7 @@ def end_override(
     with writing(engine) as db:
         plans.block_flushes(db)
         row = db.execute(sa.select(overrides).where(overrides.c.id == id_)).first()
-        if row is None or row.state == ENDED or row.kind not in kinds:
+        if row is None or row.state == ENDED or row.kind not in kinds or row.used_until is not None:
             return None
         if row.origin == OF_PLAN:
             raise StatedByPlan(
@@ -193,7 +203,7 @@ def end_override(
         stored = _stored(row)
 
         def write(version: int) -> None:
-            _move(db, [id_], ENDED, version)
+            _end(db, [stored], version)
             record(db, who, "callers end", f"{id_}: {in_words(stored)}", reason)
 
         return stored, change(db, [stored.subject], [stored.policy], write, random_mark)
@@ -220,9 +230,11 @@ def change_due(engine: sa.Engine, random_mark: Callable[[], str]) -> JudgedRows:
         beginning = [override for override in due_overrides if override.id not in ending]
 
         def write(version: int) -> None:
-            _move(db, ending, ENDED, version)
+            _end(db, [override for override in due_overrides if override.id in ending], version)
             for override in beginning:
                 _move(db, [override.id], IN_FORCE, version, override.until_ms)
+                if begun := _credit_begun(db, override):
+                    db.execute(sa.update(overrides).where(overrides.c.id == override.id).values(begun))
 
         if not due_overrides:
             return JudgedRows(0)
@@ -245,6 +257,30 @@ def _move(
         is_one = is_among(db.dialect.name, overrides.c.id, sorted(ids))
         changed = {"state": state, "due_ms": due_ms, "version": version}
         db.execute(sa.update(overrides).where(is_one).values(changed))
+
+
+def _credit_begun(db: sa.Connection, override: StoredOverride) -> dict[str, int]:
+    """Returns what a grant must know from its begin on; nothing of others than those of credit."""
+    if override.kind != "grant":
+        return {}
+    used = used_by_subject(db, override.policy, override.subject, clock_ms(db) // 1000)
+    return {} if used is None else {"granted": override.amount, "used_from": used}
+
+
+def _end(db: sa.Connection, ending: Collection[StoredOverride], version: int) -> None:
+    """Ends overrides. Of a grant of credit the rest expires: its used part stays a part of the limit."""
+    _move(db, [override.id for override in ending], ENDED, version)
+    now_ms = clock_ms(db)
+    for override in ending:
+        used = None
+        if override.granted is not None:
+            used = used_by_subject(db, override.policy, override.subject, now_ms // 1000)
+        if used is None:
+            continue
+        taken = used_of_each(credits_of(db, override.policy, override.subject), used)[override.id]
+        kept = {"amount": taken, "used_until": used, "until_ms": min(override.until_ms or now_ms, now_ms)}
+        state = {"state": IN_FORCE} if taken else {}
+        db.execute(sa.update(overrides).where(overrides.c.id == override.id).values(kept | state))
 
 
 def _require_policy(db: sa.Connection, name: str) -> None:
@@ -352,13 +388,22 @@ def in_words(override: StoredOverride, unit: Unit | None = None) -> str:
         case "limit":
             return f"{about}, limit {amount_text(override.amount, unit)}"
         case "grant":
-            return f"{about}, {amount_text(override.amount, unit)} more"
+            return f"{about}, {granted_text(override, unit)} more"
         case _:
             return f"{about}, exempt"
+
+
+def granted_text(override: StoredOverride, unit: Unit | None) -> str:
+    """Returns the amount of a grant; of one that has ended, what was used of it and what has expired."""
+    if override.granted is None or override.expired is None:
+        return amount_text(override.amount, unit)
+    granted, expired = (amount_text(amount, unit) for amount in (override.granted, override.expired))
+    return f"{granted} ({amount_text(override.amount, unit)} used, {expired} expired)"
 
 
 def _stored(row: sa.Row[Any]) -> StoredOverride:
     return StoredOverride(
         row.id, row.kind, Subject(row.subject_kind, row.subject), row.policy, row.amount,
         row.from_ms, row.until_ms, row.state, row.reason, row.who, row.at_ms,
+        row.granted, None if row.used_until is None else row.amount,
     )  # fmt: skip

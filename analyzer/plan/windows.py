@@ -76,6 +76,11 @@ class Calendar(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return () if isinstance(self.by_caller, msgspec.UnsetType) else self.by_caller
 
     @property
+    def repeats(self) -> bool:
+        """Whether its windows begin again and again."""
+        return self.per not in ("lifetime", "contract")
+
+    @property
     def contract(self) -> Window | None:
         """The window between the stated days; None of windows that repeat, and of a lifetime."""
         if isinstance(self.days, msgspec.UnsetType):
@@ -100,7 +105,7 @@ class Calendar(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def shortest_s(self) -> int:
         """Seconds of the shortest window; an hour that a clock change cuts counts as a whole one."""
-        if self.per in ("lifetime", "contract"):
+        if not self.repeats:
             return self.longest_s
         days = {"day": 1, "week": 7, "month": 28, "year": 365}
         return {"minute": 60, "hour": HOUR_S}.get(self.per) or days[self.per] * DAY_S
@@ -111,7 +116,7 @@ class Calendar(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
         0 of windows that repeat so rarely, or never, that stored counts of them say nothing.
         """
-        if self.per in ("lifetime", "contract"):
+        if not self.repeats:
             return 0
         if self.per == "minute":
             return MINUTE_S

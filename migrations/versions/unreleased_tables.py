@@ -375,7 +375,7 @@ def _callers() -> None:
         *_key_names("id"),
         *_texts("kind", "subject_kind", "subject", "policy"),
         *_numbers("amount", "from_ms"),
-        *_optional_numbers("until_ms"),
+        *_optional_numbers("granted", "used_from", "used_until", "until_ms"),
         *_texts("state", "origin"),
         *_optional_numbers("due_ms"),
         *_texts("reason", "who"),

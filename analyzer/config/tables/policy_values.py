@@ -115,7 +115,7 @@ def policy_limit(value: object) -> PolicyLimit:
             f"has no limit for callers without a plan, and one for those of a plan called {quote(misspelt)}"
         )
         raise_fault(problem, f"did you mean {quote(DEFAULT)}?")
-    if not value.keys() - {DEFAULT}:
+    if not value.keys() - {DEFAULT} and value.get(DEFAULT) != 0:
         raise_fault("has no limit of a plan", "write { free = 10_000, pro = 1_000_000, default = 1_000 }")
     for name in value:
         if not NAME.fullmatch(str(name)):

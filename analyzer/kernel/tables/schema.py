@@ -347,6 +347,9 @@ overrides = Table(
     text("policy"),  # "": of an exemption from all policies
     number("amount"),
     Column("from_ms", BigInteger, nullable=False),
+    # Of a grant to a limit whose window does not begin again, else null: what was granted (once it has ended,
+    # `amount` is what was used of it), and what its series had used when it began and when it ended.
+    *(Column(name, BigInteger) for name in ("granted", "used_from", "used_until")),
     Column("until_ms", BigInteger),  # null: until an operator ends it
     text("state"),  # "planned", "in force" or "ended"
     text("origin"),  # "command", or "plan": stated by the plan in force
