@@ -22,7 +22,7 @@ from analyzer.judging.activation_steps import (
     widths_s,
 )
 from analyzer.judging.caller_limits import Limits, Subject, is_refused
-from analyzer.judging.judge import NOTHING, Judged, JudgedRows, judge_changed
+from analyzer.judging.judge import BY_HAND, NOTHING, Judged, JudgedRows, judge_changed
 from analyzer.judging.kinds import policy_kind
 from analyzer.judging.locks import lock_feed
 from analyzer.judging.plan_sums import plan_sums
@@ -85,7 +85,9 @@ def change(
         added = _steps(plan, numbers, filling, names, may_refuse_all=may_refuse_all)
         remaining = activation.run(steps_with(steps, added))
         store_steps(db, stored.version, remaining)
+        # No plan has come in force: the limits of its series are others.
         judged = activation.judged
+        judged = judged._replace(evidence=judged.evidence._replace(cause_of_end=BY_HAND.cause_of_end))
     else:
         changed = _changed(judge, old_limits, keys) - moved
         judged = judge_callers(db, judge, _judged_when_filled(db, judge, changed))

@@ -165,6 +165,12 @@ def _mode(use: PolicyUse, standing: CallerStanding) -> str:
     return "shadow" if use.policy.is_shadow else "enforce"
 
 
+def _window_end(use: PolicyUse) -> str:
+    if use.until_s is None:
+        return "rolling"
+    return "never" if use.until_s >= WITHOUT_END.timestamp() else format_second(use.until_s)
+
+
 def _use_row(use: PolicyUse, standing: CallerStanding) -> list[str]:
 
     limit = amount_text(use.limit, use.unit)
@@ -176,7 +182,7 @@ def _use_row(use: PolicyUse, standing: CallerStanding) -> list[str]:
         amount_text(use.used, use.unit),
         "exempt" if use.is_exempt else limit,
         "" if use.is_exempt else left,
-        "rolling" if use.until_s is None else format_second(use.until_s),
+        _window_end(use),
         "" if use.reached_s is None or use.is_exempt else f"reached at {format_second(use.reached_s)}",
     ]
 
