@@ -25,6 +25,7 @@ from analyzer.faces.pages.page_content import (
 )
 from analyzer.faces.pages.page_request import PageRequest, short_number
 from analyzer.kernel.time_texts import format_second
+from gatekeeper.model import WITHOUT_END
 
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 MAP_S = 28 * 86_400
@@ -57,7 +58,8 @@ def caller(request: PageRequest) -> Content:
     fields = cast("dict[str, Any]", explained.as_object())
     policies = [
         answer | {
-            "part": round(answer["used"] / answer["limit"], 4) if answer["limit"] else 1.0,
+            "part": _part(answer["used"], answer["limit"]),
+            "limit": "unlimited" if answer["limit"] is None else answer["limit"],
             "state": "exempt" if answer["exempt"] else answer["brake"] or "",
         }
         for answer in fields["policies"]
@@ -81,6 +83,13 @@ def caller(request: PageRequest) -> Content:
     )
 
 
+def _part(used: int, limit: int | None) -> float:
+    """Returns which part of a limit is used: nothing of none, and all where nothing is allowed."""
+    if limit is None:
+        return 0.0
+    return round(used / limit, 4) if limit else 1.0
+
+
 def _about(fields: dict[str, Any]) -> str:
     facts = [f"{name} {fields[name]}" for name in ("plan", "tenant") if fields[name]]
     return ", ".join(facts)
@@ -91,7 +100,8 @@ def _banner(explained: ExplainedCaller) -> Banner:
     if enforced:
         lock = enforced[0]
         until = format_second(int(lock.until.timestamp()))
-        return Banner(f"Locked by {lock.policy} until {until}: {lock.detail}", "bad")
+        end = "without an end" if lock.until >= WITHOUT_END else f"until {until}"
+        return Banner(f"Locked by {lock.policy} {end}: {lock.detail}", "bad")
     if explained.standing.held_off:
         held_off = explained.standing.held_off[0]
         return Banner(
@@ -107,7 +117,7 @@ def _banner(explained: ExplainedCaller) -> Banner:
 def _tiles(policies: list[dict[str, Any]], fields: dict[str, Any]) -> list[Tile]:
     nearest = max(policies, key=lambda policy: float(policy["part"]), default=None)
     tiles = []
-    if nearest is not None:
+    if nearest is not None and nearest["limit"] != "unlimited":
         left = max(0, nearest["limit"] - nearest["used"])
         mood: Mood = "bad" if nearest["part"] >= 1 else "watch" if nearest["part"] >= 0.8 else "good"
         tiles += [

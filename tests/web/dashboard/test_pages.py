@@ -12,15 +12,21 @@ import httpx2
 import pytest
 import sqlalchemy as sa
 
+from analyzer.callers.caller_changes import set_callers
 from analyzer.faces.api.endpoint_table import ENDPOINTS
 from analyzer.faces.pages.page_list import PAGES
 from analyzer.faces.pages.visitors import COOKIE
+from analyzer.flush.sql_store import SqlStore
+from analyzer.judging.caller_limits import Profile
+from analyzer.judging.locks.lock_feed import new_mark
 from analyzer.judging.locks.stored_locks import locks_in_force
 from analyzer.kernel.database.audit_log import entries
 from analyzer.kernel.database.engine import writing
 from analyzer.kernel.sessions import IDLE_MS, LASTS_MS
 from analyzer.kernel.tables.session_tables import sessions
 from analyzer.kernel.tokens import SCOPES, TokenScope, create, revoke
+from analyzer.plan.meter_units import UNLIMITED
+from tests.store.flushing import plan, quota
 from tests.support.waiting import wait_until
 from tests.web.dashboard.conftest import HOSTILE
 
@@ -134,6 +140,25 @@ def test_a_page_about_a_name_that_was_never_counted_does_not_call_it_good(
     page = client.get("/caller?caller=api_key:bod").text
     assert "Not locked, but nothing was ever counted for api_key:bod; did you mean api_key:bob" in page
     assert "Not locked, but" not in client.get("/caller?caller=api_key:bob").text
+
+
+def test_callers_that_may_have_nothing_and_that_have_no_limit_have_a_page(
+    client: httpx2.Client, engine: sa.Engine
+) -> None:
+    limits = ("free", 0), ("internal", UNLIMITED)
+    SqlStore(engine, "here").activate(plan(quota(50, "month", plan_limits=limits)))
+    stated = {
+        "api_key:acme": Profile("internal"),
+        "api_key:bob": Profile("free"),
+        "tenant:shop": Profile("free"),
+    }
+    set_callers(engine, stated, "ann", "sold", new_mark)
+    page = client.get("/caller?caller=api_key:acme").text
+    assert "Not locked." in page
+    assert "unlimited" in page
+    page = client.get("/caller?caller=api_key:bob").text
+    assert "Locked by daily without an end: no requests are allowed" in page
+    assert client.get("/caller?caller=tenant:shop").status_code == 200
 
 
 def test_sign_out_ends_the_session_on_the_server_too(client: httpx2.Client, engine: sa.Engine) -> None:
