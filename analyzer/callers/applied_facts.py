@@ -51,7 +51,7 @@ def apply_waiting(engine: sa.Engine, random_mark: Callable[[], str]) -> JudgedRo
         judged = NOTHING
         if different:
             subjects = sorted(map(subject_named, different))
-            judged = change(db, subjects, [""], write, random_mark)
+            judged = change(db, subjects, [""], write, random_mark, of_facts=True)
         db.execute(sa.delete(waiting_facts).where(is_among(db.dialect.name, waiting_facts.c.caller, names)))
         return JudgedRows(len(names), judged, "facts that records state")
 

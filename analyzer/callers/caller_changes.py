@@ -129,7 +129,8 @@ def set_callers(
             db.execute(added.on_conflict_do_update(index_elements=callers.primary_key, set_=assigned), rows)
             record(db, who, "callers set", _about(profiles), reason)
 
-        judged = change(db, sorted(map(subject_named, profiles)), [""], write, random_mark)
+        subjects = sorted(map(subject_named, profiles))
+        judged = change(db, subjects, [""], write, random_mark, of_facts=True)
     if {"zone", "anchor"} & {*fields}:
         keys = {subject_named(name).name for name in profiles}
         while refilled := refill(engine, random_mark, keys):

@@ -38,7 +38,7 @@ from analyzer.kernel.tables.schema import refills as refills_table
 from analyzer.plan import catalog
 from analyzer.plan.groupings import parse_grouping
 from analyzer.plan.plan import Plan
-from analyzer.plan.policies import base_name
+from analyzer.plan.policies import base_name, limits_by_plan
 from analyzer.plan.sums import Sum, lock_order
 from gatekeeper.model import Change, Lock, Set
 
@@ -52,16 +52,20 @@ def change(
     policies: Collection[str],
     write: Callable[[int], None],
     random_mark: Callable[[], str],
+    *,
+    of_facts: bool = False,
 ) -> Judged:
     """Calls `write` with the next version of the directory, and judges `subjects`, at most CALLERS_MAX.
 
-    `policies` are those that the change is about; "" stands for all. Raises SchemaBehind.
+    `policies` are those that the change is about; "" stands for all. Facts about a tenant are facts about its
+    callers only where these have limits by plan. Raises SchemaBehind.
     """
     plans.block_flushes(db)
     keys = {subject.name for subject in subjects if subject.kind != "address"}
-    is_wide = any(subject.kind != "caller" for subject in subjects)
     stored = plans.stored(db)
     plan = Plan() if stored is None else stored.plan
+    is_wide = any(subject.kind != "caller" for subject in subjects)
+    is_wide &= not of_facts or _has_plans_of_callers(plan)
     old_limits = directory.read_limits(db, plan, directory.newest(db), keys)
     version = directory.add_version(db, random_mark(), is_wide=is_wide)
     write(version.version)
@@ -89,25 +93,34 @@ def change(
         judged = activation.judged
         judged = judged._replace(evidence=judged.evidence._replace(cause_of_end=BY_HAND.cause_of_end))
     else:
-        changed = _changed(judge, old_limits, keys) - moved
+        changed = _changed(judge, old_limits, subjects) - moved
         judged = judge_callers(db, judge, _judged_when_filled(db, judge, changed))
     return judge.publish(db, judged, random_mark())
 
 
-def _changed(judge: Judge, old_limits: Limits, callers: Collection[str]) -> set[tuple[str, str]]:
-    """Returns the policies that have changed for callers, as pairs of their names.
+def _has_plans_of_callers(plan: Plan) -> bool:
+    """Whether callers have limits by their plan, which may be that of their tenant."""
+    return any(
+        limits_by_plan(policy) and parse_grouping(policy.per).is_of_callers for policy in plan.policies
+    )
+
+
+def _changed(judge: Judge, old_limits: Limits, subjects: Collection[Subject]) -> set[tuple[str, str]]:
+    """Returns the policies that have changed for callers and tenants, as pairs of names.
 
     One that allows a caller nothing, and did before, has changed too: the caller may not have been known.
     """
     assert judge.limits is not None  # noqa: S101 - set by `change`
     limits = judge.limits
     return {
-        (policy.name, caller)
+        (policy.name, key)
         for policy in judge.plan.policies
-        if parse_grouping(policy.per).is_of_callers
-        for caller in callers
-        if old_limits.of_key(policy, caller) != limits.of_key(policy, caller)
-        or is_refused(limits.policy_for(policy, caller))
+        for kind, key in subjects
+        if parse_grouping(policy.per).scope == kind
+        and (
+            old_limits.of_key(policy, key) != limits.of_key(policy, key)
+            or is_refused(limits.policy_for(policy, key))
+        )
     }
 
 
