@@ -289,6 +289,7 @@ def json_mappings(draw: st.DrawFn) -> SourceMapping:
     if draw(st.integers(0, 9)) == 0:
         fields["tenant"] = TextField(('or"g',))  # a key that msgspec does not accept
     fields |= {"plan": TextField(("status",)), "zone": TextField(("tz",)), "anchor": TextField(("since",))}
+    fields |= {f"tenant_{name}": fields[name] for name in ("plan", "zone", "anchor")}
     callers = [
         ("api_key",),
         ("api_key", "user", "address"),

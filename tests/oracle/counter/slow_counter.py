@@ -408,8 +408,18 @@ class SlowCounter:
         return ShippingDelays(tuple(counts), min(delays_ms), max(delays_ms), newest_ms)
 
     def facts(self, at: Partition) -> list[StatedFacts]:
-        """Returns what the records since the last drain have changed."""
-        part, names = self.parts[at], self.mapped[at.source].fact_names
+        """Returns what the records since the last drain have changed, about callers and about tenants."""
+        names = self.mapped[at.source].fact_names
+        of_tenants = [name for name in names if name.startswith("tenant_")]
+        of_callers = [name for name in names if name not in of_tenants]
+        stated = (
+            self.facts_about(at, of_callers, is_of_tenants=False),
+            self.facts_about(at, of_tenants, is_of_tenants=True),
+        )
+        return [facts for facts in stated if facts is not None]
+
+    def facts_about(self, at: Partition, names: Sequence[str], *, is_of_tenants: bool) -> StatedFacts | None:
+        part = self.parts[at]
         last: dict[tuple[str, str], str] = {}
         runs: dict[str, list[FactRun | None]] = {}
         unusable: Counter[str] = Counter()
@@ -419,16 +429,21 @@ class SlowCounter:
             has_time = record.kafka_ms is not None and record.kafka_ms >= 0
             since = Moment(record.kafka_ms or 0 if has_time else request.ms, record.offset)
             caller = request.texts["caller"]
+            is_known = not request.renamed and caller != "overflow:"
+            if is_of_tenants:
+                tenant = request.facts.get("tenant")
+                caller, is_known = f"tenant:{tenant}", bool(tenant)
             for index, name in enumerate(names):
                 value, before = request.facts[name], last.get((caller, name))
                 is_new = number >= part.drained
-                unusable[name] += is_new and value is None
-                if value and value != before and not request.renamed and caller != "overflow:":
+                unusable[name.removeprefix("tenant_")] += is_new and value is None
+                if value and value != before and is_known:
                     last[caller, name] = value
                     if is_new:
                         run = FactRun(value, since, is_first=before is None)
                         runs.setdefault(caller, [None] * len(names))[index] = run
-        return [StatedFacts(at, names, runs, +unusable)] if runs or +unusable else []
+        shown = tuple(name.removeprefix("tenant_") for name in names)
+        return StatedFacts(at, shown, runs, +unusable) if runs or +unusable else None
 
     def distinct_tables(self, requests: Sequence[Request]) -> list[DistinctTable]:
         tables = []

@@ -348,6 +348,7 @@ def id_of(look_up: LookUp, mapping: mappings.SourceMapping) -> str:
 def fact_of(name: str, look_up: LookUp, mapping: mappings.SourceMapping) -> str | None:
     """Returns what the record states; "" for nothing, None for what cannot be the fact."""
     field = mapping.fields[name]
+    name = name.removeprefix("tenant_")
     text = text_of(look_up(field.path))
     if text in {"", "-"}:
         return ""
