@@ -447,7 +447,12 @@ class ValueGate(Gate):
         Raises:
             TypeError: The gate does not know one of these names.
         """
-        return self.check(caller, **values).allowed if values else super().allow(caller)
+        if values:
+            return self.check(caller, **values).allowed
+        try:
+            return caller not in self._locked_callers or self.check(caller).allowed
+        except Exception:  # noqa: BLE001 - `caller` is not hashable, and so not a name
+            return self._decide(NO_SCOPES).allowed
 
     def check(
         self, caller: str = "", *, resource: str = "", address: str = "", tenant: str = "", **values: str
@@ -464,9 +469,8 @@ class ValueGate(Gate):
         Raises:
             TypeError: The gate does not know one of these names.
         """
-        if not values:
-            return super().check(caller, resource=resource, address=address, tenant=tenant)
-        self._require_known(values)
+        if values:
+            self._require_known(values)
         path = self._path  # read once: the poller may replace it at any moment
         try:
             if (
@@ -475,7 +479,7 @@ class ValueGate(Gate):
                 and (not address or path.ranges is None or not path.ranges.has_lock(address))
                 and (not resource or path.routes is None or normalize_route(resource) not in path.routes)
                 and (not tenant or tenant not in path.tenants)
-                and (path.values is None or not path.values.has_lock(caller, tenant, values))
+                and (not values or path.values is None or not path.values.has_lock(caller, tenant, values))
             ):
                 return ALLOWED
         except Exception:  # noqa: BLE001, S110 - an argument is not hashable; the others are looked up below

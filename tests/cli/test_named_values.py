@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
+from analyzer.judging.locks import lock_feed
 from analyzer.kernel.model import CountRow
+from analyzer.kernel.tables.schema import lock_history
+from gatekeeper.model import Lock, Set
 from tests.support.gate_reports import gate_status, report
 from tests.support.stored_counts import put_counts
 
@@ -89,3 +93,26 @@ def test_a_policy_that_a_living_gate_cannot_enforce_is_refused(
     examined = gatelock("doctor").output
     assert "host:2:cd does not take the named value model" in " ".join(examined.split())
     assert gatelock("policies", "apply", "--yes").exit_code == 0
+
+
+def test_a_lock_by_a_value_is_explained_and_cleared_when_its_caller_is_forgotten(
+    gatelock: Gatelock, engine: sa.Engine
+) -> None:
+    assert gatelock("policies", "apply", "--yes").exit_code == 0
+    now = datetime.now(UTC).replace(microsecond=0)
+    lock = Lock(
+        "caller+value:model", "user:ann", "per-model", now, now + timedelta(hours=1), resource="large"
+    )
+    with engine.begin() as db:
+        lock_feed.publish(db, [Set(lock)], "m")
+    explained = gatelock("explain", "user:ann").output
+    assert "on caller+value:model user:ann large" in " ".join(explained.split())
+    assert "locks unlock" not in explained
+    forgotten = gatelock("callers", "forget", "user:ann", "--reason", "asked", "--yes")
+    assert forgotten.exit_code == 0, forgotten.output
+    assert "user:ann" not in gatelock("locks", "list").output
+    with engine.connect() as db:
+        rows = db.execute(sa.select(lock_history.c.scope, lock_history.c.key)).all()
+    assert {(row.scope, row.key.partition(":")[0]) for row in rows if row.key} == {
+        ("caller+value:model", "forgotten")
+    }
