@@ -260,6 +260,7 @@ def new_counter(
             plan.sources,
             plan.groupings,
             plan.meters,
+            named_values=plan.named_values,
             slots=plan_sums(plan).slot_layouts,
             digests=digests,
             distinct=plan_sums(plan).distinct_layouts,

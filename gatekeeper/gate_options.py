@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
@@ -11,11 +12,13 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from gatekeeper.clock import Clock
 from gatekeeper.model import Decision, LockSource, StatusSink
 from gatekeeper.sources import open_source
+from gatekeeper.view.lookup_keys import VALUE_NAME
 
 if TYPE_CHECKING:
     from gatekeeper.feed.saved_view import ViewFile
     from gatekeeper.view.precedence import SlowLimit
 
+ARGUMENTS = ("self", "caller", "resource", "address", "tenant")  # of `check`
 SWITCH = "GATEKEEPER"  # an environment variable; "off" switches off the gates of a process
 
 STALE = Decision(
@@ -40,6 +43,7 @@ class GateOptions:
     on_stale: Literal["allow", "deny"] | CheckingLimiter = "allow"
     view_file: ViewFile | None = None
     name: str = ""
+    values: tuple[str, ...] = ()
     shadow: bool = False
     status_sink: StatusSink | None = None
 
@@ -54,6 +58,7 @@ def make_options(
     shared: bool,
     name: str,
     startup_wait: float,
+    values: Iterable[str],
     shadow: bool,
     report_status: bool | None,
     clock: Clock,
@@ -70,6 +75,7 @@ def make_options(
         on_stale=on_stale,
         view_file=None if saved is None else open_view_file(saved),
         name=name,
+        values=value_names(values),
         shadow=shadow,
         status_sink=find_status_sink(source, report_status),
     )
@@ -95,6 +101,17 @@ def require_options(
         raise ValueError(f"on_stale: expected 'allow', 'deny' or a limiter, got {on_stale!r:.80}")
     if not isinstance(name, str):
         raise TypeError(f"name: expected text, got {name!r:.80}")
+
+
+def value_names(values: Iterable[str]) -> tuple[str, ...]:
+    """The names of named values, sorted. Raises TypeError or ValueError for what cannot be one."""
+    if isinstance(values, str):
+        raise TypeError(f"values: expected a list of names, got {values!r:.80}")
+    names = sorted({*values})
+    for name in names:
+        if VALUE_NAME.fullmatch(name) is None or name in ARGUMENTS:
+            raise ValueError(f"values: expected names of [[groupings]], got {name!r:.80}")
+    return tuple(names)
 
 
 def open_lock_source(source: str | LockSource, token: str | Path | None, stale_after_s: float) -> LockSource:

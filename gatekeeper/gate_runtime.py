@@ -293,7 +293,8 @@ class GateRuntime:
         if self.status is None:
             from gatekeeper.telemetry.gate_status import StatusRecorder  # not needed by most processes
 
-            self.status = StatusRecorder(self._options.name, self._options.stale_after_s, now_s)
+            options = self._options
+            self.status = StatusRecorder(options.name, options.stale_after_s, now_s, options.values)
         if self.status.is_due(now_s):
             self._prepare_for(longest_fetch(sink), poller)
             mode = self.switched_off_by() or ("shadow" if self._options.shadow else "")

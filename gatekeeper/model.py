@@ -108,9 +108,11 @@ class LockKey(NamedTuple):
     """The key of a lock, unique in the database and in a view.
 
     Attributes:
-        scope: "caller", "tenant", "address", "range", "resource" or "everyone".
-        key: The caller, tenant, address, CIDR block or route pattern; "" for "everyone".
-        resource: The route pattern that the lock is narrowed to; "" for all resources.
+        scope: "caller", "tenant", "address", "range", "resource" or "everyone"; with a named value
+            "value:NAME", "caller+value:NAME" or "tenant+value:NAME".
+        key: The caller, tenant, address, CIDR block, route pattern or value; "" for "everyone".
+        resource: The route pattern that the lock is narrowed to, or the value of a caller's or tenant's lock
+            with a named value; "" for all resources.
         policy: The name of the policy.
 
     Example:
@@ -145,13 +147,15 @@ class Lock:
     """A decision to deny, slow or tag the requests of one scope, with its policy and the time when it ends.
 
     Args:
-        scope: "caller", "tenant", "address", "range", "resource" or "everyone".
-        key: The caller with its kind (`api_key:acme`), the tenant, the address, the CIDR block or the route
-            pattern; "" for "everyone".
+        scope: "caller", "tenant", "address", "range", "resource" or "everyone"; with a named value
+            "value:NAME", "caller+value:NAME" or "tenant+value:NAME".
+        key: The caller with its kind (`api_key:acme`), the tenant, the address, the CIDR block, the route
+            pattern or the value; "" for "everyone".
         policy: The name of the policy.
         began: When the lock was set, with its time zone.
         until: When it ends by itself, with its time zone; WITHOUT_END: not by itself.
-        resource: A route pattern that the lock is narrowed to; "" (the default) for all resources.
+        resource: A route pattern that the lock is narrowed to, or the value of a caller's or tenant's lock
+            with a named value; "" (the default) for all resources.
         kind: The kind of the policy: "quota", "share" or "surge".
         action: "deny" refuses requests with `status`. "slow" allows the rate `slow` and refuses the rest.
             "tag" refuses none and names the policy in `Decision.tags`. "suspend", for "everyone", disables
@@ -369,6 +373,7 @@ class GateStatus(NamedTuple):
         mode: "" while it enforces locks; "shadow" if it denies no request; "process" or "fleet" if it is
             switched off.
         ignored: Words of the feed that the gate does not know and does not enforce.
+        values: The named values that the gate takes.
 
     Example:
         >>> at = Cursor(57, "9f3c")
@@ -391,6 +396,7 @@ class GateStatus(NamedTuple):
     clock_skew: float = 0.0
     mode: str = ""
     ignored: tuple[str, ...] = ()
+    values: tuple[str, ...] = ()
 
 
 @runtime_checkable

@@ -77,7 +77,7 @@ def _limit_fields(use: PolicyUse) -> dict[str, object]:
     limit = None if use.is_exempt or use.is_unlimited else use.limit
     return {
         "policy": policy.name,
-        "scope": parse_grouping(policy.per).scope,
+        "scope": parse_grouping(policy.per).lock_scope,
         "resource": use.resource or None,
         "meter": policy.meter,
         "unit": None if use.unit is None else STORED_IN[use.unit],

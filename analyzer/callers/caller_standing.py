@@ -23,6 +23,7 @@ from analyzer.kernel.database.engine import reading
 from analyzer.kernel.database.row_parameters import is_among
 from analyzer.kernel.tables.schema import locks, totals
 from analyzer.plan import catalog
+from analyzer.plan.catalog import Catalog
 from analyzer.plan.groupings import parse_grouping
 from analyzer.plan.meter_units import UNLIMITED, Unit
 from analyzer.plan.plan import Plan
@@ -109,7 +110,7 @@ def caller_standing(engine: sa.Engine, caller: str) -> CallerStanding:
     with reading(engine) as db:
         now_ms = clock_ms(db)
         group = read_directory(db, [caller]).caller_group(caller)
-        names = list(_names(caller, group.tenant))
+        names = list(_names(caller, group.tenant, catalog.load(db)))
         plan = plans.active(db)[1] if plans.exists(db) else Plan()
         held_off = [hold_off for scope, key in names for hold_off in hold_offs.of_series(db, scope, key)]
         keys = {policy.name: _policy_key(policy, caller, group.tenant) for policy in plan.policies}
@@ -125,14 +126,14 @@ def caller_standing(engine: sa.Engine, caller: str) -> CallerStanding:
     )
 
 
-def _names(caller: str, tenant: str) -> Iterator[LockedName]:
-    yield "caller", caller
+def _names(caller: str, tenant: str, numbers: Catalog) -> Iterator[LockedName]:
+    yield from ((scope, caller) for scope in numbers.lock_scopes("caller"))
     yield "everyone", ""
     kind, name = subject_named(caller)
     if kind == "tenant":
-        yield "tenant", name
+        yield from ((scope, name) for scope in numbers.lock_scopes("tenant"))
     if tenant:
-        yield "tenant", tenant
+        yield from ((scope, tenant) for scope in numbers.lock_scopes("tenant"))
     if (address := _parse_address(caller)) is not None:
         yield "address", address
         length = ip_address(address).max_prefixlen

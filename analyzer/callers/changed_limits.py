@@ -175,7 +175,7 @@ def judge_callers(
     keys_by_scope: dict[str, set[str]] = {}
     for policy in judge.plan.policies:
         keys = {key for name, key in changed if name == policy.name}
-        keys_by_scope.setdefault(parse_grouping(policy.per).scope, set()).update(keys)
+        keys_by_scope.setdefault(parse_grouping(policy.per).lock_scope, set()).update(keys)
     present = {
         lock_key: lock
         for scope, keys in sorted(keys_by_scope.items())

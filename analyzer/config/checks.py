@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from analyzer.config.diagnostics.faults import KeyFault
 from analyzer.config.diagnostics.toml_positions import KeyPath
+from analyzer.config.grouping_checks import grouping_faults
 from analyzer.config.parsed_tables import ParsedTables, listed, map_it
 from analyzer.config.policy_checks import mode_faults, override_faults, policy_faults
 from analyzer.config.tables.analyzer import AnalyzerTable
@@ -19,7 +20,6 @@ from analyzer.config.values import NAME, ConditionValues, alternatives, suggesti
 from analyzer.counting.records.forgotten_callers import FORGOTTEN
 from analyzer.counting.records.formats import FORMATS
 from analyzer.kernel.refused_values import quote
-from analyzer.plan.groupings import CALLER, parse_grouping
 from analyzer.plan.mapping import TENANT_FACTS
 from analyzer.plan.meters import BUILT_IN, REQUESTS
 
@@ -40,6 +40,7 @@ def cross_table_faults(tables: ParsedTables) -> Iterator[KeyFault]:
         yield from _ids(("sources", index), source, tables.metered)
         yield from _facts(("sources", index), source, tables.metered | source.weights)
         yield from _digests(("sources", index, "fields"), source, tables)
+    yield from grouping_faults(tables)
     for index, meter in tables.meters.items():
         yield from _meter(("meters", index), meter, tables)
     for index, policy in tables.policies.items():
@@ -53,6 +54,9 @@ def cross_table_faults(tables: ParsedTables) -> Iterator[KeyFault]:
         yield from override_faults(("overrides", index), override, tables)
     yield from _duplicate_sources(tables.sources)
     yield from _duplicates("meters", "name", {index: meter.name for index, meter in tables.meters.items()})
+    yield from _duplicates(
+        "groupings", "name", {index: grouping.name for index, grouping in tables.groupings.items()}
+    )
     yield from _duplicates(
         "policies", "name", {index: policy.name for index, policy in tables.policies.items()}
     )
@@ -167,7 +171,6 @@ def _source(path: KeyPath, source: SourceTable, metered: frozenset[str]) -> Iter
     yield from _callers(path, source, metered)
     yield from _conditions((*path, "deny_if"), source.deny_if, {0: source})
     yield from _count_if((*path, "count_if"), source)
-    yield from _groupings(path, source)
     for name, entry in source.fields.plain.items():
         yield from _field((*path, "fields", name), name, entry, metered)
     yield from _shared_paths((*path, "fields"), source.fields)
@@ -190,18 +193,6 @@ def _count_if(path: KeyPath, source: SourceTable) -> Iterator[KeyFault]:
     yield from _conditions(path, source.count_if, {0: source})
     if source.count_if and set(source.callers) == {"address"}:
         yield KeyFault(path, "has no effect: each caller is an address", "remove it")
-
-
-def _groupings(path: KeyPath, source: SourceTable) -> Iterator[KeyFault]:
-    """Faults of groupings by fields that the source does not map."""
-    for name in source.groupings:
-        for dimension in parse_grouping(name).dimensions:
-            if dimension != CALLER and dimension.field not in source.fields.names:
-                yield KeyFault(
-                    (*path, "groupings"),
-                    f"{quote(name)} needs the field {dimension.field}",
-                    map_it(dimension.field),
-                )
 
 
 def _callers(path: KeyPath, source: SourceTable, metered: frozenset[str]) -> Iterator[KeyFault]:

@@ -116,7 +116,8 @@ def _share_faults(path: KeyPath, policy: ShareTable, tables: ParsedTables) -> It
         bounds = f"{format_duration(shortest_s)} to {format_duration(longest_s)}"
         problem = f"a share needs a rolling window of {bounds}"
         yield KeyFault((*path, "window"), problem, 'write window = { rolling = "5m" }')
-    if policy.per in NOT_BY_RESOURCE or policy.per.endswith(BY_RESOURCE):
+    is_by_value = bool(parse_grouping(policy.per).named_value)
+    if policy.per in NOT_BY_RESOURCE or policy.per.endswith(BY_RESOURCE) or is_by_value:
         problem = f"{quote(policy.per)} has no share of the load of a resource"
         yield KeyFault((*path, "per"), problem, 'write per = "caller", "tenant" or "address"')
     limit = policy.limit.stated.get(PART)

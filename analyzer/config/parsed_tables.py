@@ -10,6 +10,7 @@ from analyzer.config.tables.billing import BillingTable
 from analyzer.config.tables.kafka import KafkaTable
 from analyzer.config.tables.limit_overrides import OverrideTable
 from analyzer.config.tables.meters import MeterTable
+from analyzer.config.tables.named_values import GroupingTable
 from analyzer.config.tables.policies import PolicyTable
 from analyzer.config.tables.retention import RetentionTable
 from analyzer.config.tables.sources import SourceTable
@@ -26,9 +27,15 @@ class ParsedTables(NamedTuple):
     billing: BillingTable
     retention: RetentionTable
     sources: Mapping[int, SourceTable]
+    groupings: Mapping[int, GroupingTable]
     meters: Mapping[int, MeterTable]
     policies: Mapping[int, PolicyTable]
     overrides: Mapping[int, OverrideTable]
+
+    @property
+    def named_values(self) -> dict[str, str]:
+        """The field of each named value."""
+        return {grouping.name: grouping.field for grouping in self.groupings.values()}
 
     @property
     def metered(self) -> frozenset[str]:

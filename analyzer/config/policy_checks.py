@@ -6,17 +6,19 @@ from collections.abc import Iterator
 
 from analyzer.config.diagnostics.faults import KeyFault
 from analyzer.config.diagnostics.toml_positions import KeyPath
+from analyzer.config.grouping_checks import undefined_faults, unmapped_fields
 from analyzer.config.kind_checks import KIND_CHECKS, limit_unit_faults
 from analyzer.config.parsed_tables import ParsedTables, listed, map_it
 from analyzer.config.tables.analyzer import AnalyzerTable
 from analyzer.config.tables.limit_overrides import OverrideTable
 from analyzer.config.tables.meters import MeterTable
 from analyzer.config.tables.policies import PolicyTable
+from analyzer.config.tables.sources import SourceTable
 from analyzer.config.values import format_duration, suggestion
 from analyzer.delays.delay_bound import own_delay
 from analyzer.delays.delay_parts import delay_max_s
 from analyzer.kernel.refused_values import quote
-from analyzer.plan.groupings import CALLER, parse_grouping
+from analyzer.plan.groupings import SHOWN, parse_grouping
 from analyzer.plan.meters import JOINS, REQUESTS
 from analyzer.plan.windows import HOUR_S, Calendar
 
@@ -29,21 +31,8 @@ def policy_faults(path: KeyPath, policy: PolicyTable, tables: ParsedTables) -> I
     if policy.window.per == "year" and tables.retention.quarters < YEAR_S:
         problem = "is shorter than a year, of which a policy has its window"
         yield KeyFault(("retention", "quarters"), problem, 'write quarters = "400d"')
-    denies = policy.action.does not in ("tag", "notify") and not policy.soft
-    if "status" in policy.model_fields_set and (policy.action.status or not denies):
-        does = "soft" if policy.soft else quote(policy.action.does)
-        problem = f"has no effect: {does} does not deny requests"
-        if denies:
-            problem = "is set here and in the action"
-        yield KeyFault((*path, "status"), problem, "remove it")
-    for dimension in parse_grouping(policy.per).dimensions:
-        lacking = [source for source in tables.sources.values() if dimension.field not in source.fields.names]
-        if dimension != CALLER and lacking:
-            yield KeyFault(
-                (*path, "per"),
-                f"{quote(policy.per)} needs the field {dimension.field} in {listed(lacking)}",
-                map_it(dimension.field),
-            )
+    yield from _status_of_policy(path, policy)
+    yield from _series_of_policy(path, policy, tables)
     grouping = parse_grouping(policy.per)
     has_own = {"caller": grouping.is_of_callers, "tenant": grouping.scope == "tenant"}
     for whose in policy.window.whose:
@@ -56,6 +45,29 @@ def policy_faults(path: KeyPath, policy: PolicyTable, tables: ParsedTables) -> I
     yield from KIND_CHECKS[policy.kind].faults(path, policy, tables)
     if policy.is_complete:
         yield from _delay(path, policy, tables.analyzer)
+
+
+def _status_of_policy(path: KeyPath, policy: PolicyTable) -> Iterator[KeyFault]:
+    """A fault of a status without a refusal that has it."""
+    denies = policy.action.does not in ("tag", "notify") and not policy.soft
+    if "status" in policy.model_fields_set and (policy.action.status or not denies):
+        does = "soft" if policy.soft else quote(policy.action.does)
+        problem = f"has no effect: {does} does not deny requests"
+        if denies:
+            problem = "is set here and in the action"
+        yield KeyFault((*path, "status"), problem, "remove it")
+
+
+def _series_of_policy(path: KeyPath, policy: PolicyTable, tables: ParsedTables) -> Iterator[KeyFault]:
+    """Faults of `per`: a grouping that is not defined, or by fields that sources do not map."""
+    yield from undefined_faults((*path, "per"), policy.per, tables, SHOWN)
+    lacking: dict[str, list[SourceTable]] = {}
+    for source in tables.sources.values():
+        for field in unmapped_fields(policy.per, source, tables):
+            lacking.setdefault(field, []).append(source)
+    for field, sources in lacking.items():
+        problem = f"{quote(policy.per)} needs the field {field} in {listed(sources)}"
+        yield KeyFault((*path, "per"), problem, map_it(field))
 
 
 def mode_faults(path: KeyPath, policy: PolicyTable, tables: ParsedTables) -> Iterator[KeyFault]:

@@ -31,6 +31,7 @@ from analyzer.config.tables.delay_limits import DelaysTable
 from analyzer.config.tables.kafka import KafkaTable
 from analyzer.config.tables.limit_overrides import ExemptTable, OverrideTable
 from analyzer.config.tables.meters import MeterTable
+from analyzer.config.tables.named_values import GroupingTable
 from analyzer.config.tables.policies import AnyPolicyTable, table_class
 from analyzer.config.tables.retention import RetentionTable
 from analyzer.config.tables.sources import SourceTable
@@ -91,6 +92,7 @@ class Settings(BaseSettings):
     billing: BillingTable = Field(default_factory=BillingTable)
     retention: RetentionTable = Field(default_factory=RetentionTable)
     sources: tuple[SourceTable, ...] = ()
+    groupings: tuple[GroupingTable, ...] = ()
     meters: tuple[MeterTable, ...] = ()
     policies: tuple[AnyPolicyTable, ...] = ()
     overrides: tuple[OverrideTable, ...] = ()
@@ -168,6 +170,7 @@ class Settings(BaseSettings):
             [policy.policy(units.get(policy.meter)) for table in self.policies for policy in table.stated],
             self.mappings(),
             self._overrides(units),
+            self.named_values,
         )
 
     def _counted_meters(self) -> list[Meter]:
@@ -177,6 +180,11 @@ class Settings(BaseSettings):
             derived_meter(stated[table.meter], table.conditions) for table in self.policies if table.where
         ]
         return [*stated.values(), *derived]
+
+    @property
+    def named_values(self) -> dict[str, str]:
+        """The field of each named value."""
+        return {grouping.name: grouping.field for grouping in self.groupings}
 
     def _overrides(self, units: Mapping[str, Unit]) -> list[StatedOverride]:
         meters = {policy.name: policy.meter for table in self.policies for policy in table.of_periods}
@@ -246,10 +254,11 @@ def load(file: Path | None, completed_by: Path | None = None) -> Settings:
 def _completed(document: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a document with what it lacks of another one; lists keep their indexes."""
     merged = {key: value for key, value in base.items() if key not in JUDGING} | dict(document)
-    meters, base_meters = document.get("meters", []), base.get("meters", [])
-    if isinstance(meters, list) and isinstance(base_meters, list):
-        names = [meter.get("name") for meter in meters if isinstance(meter, dict)]
-        merged["meters"] = [*meters, *(meter for meter in base_meters if meter.get("name") not in names)]
+    for section in ("meters", "groupings"):
+        tables, base_tables = document.get(section, []), base.get(section, [])
+        if isinstance(tables, list) and isinstance(base_tables, list):
+            names = [table.get("name") for table in tables if isinstance(table, dict)]
+            merged[section] = [*tables, *(table for table in base_tables if table.get("name") not in names)]
     return merged
 
 
@@ -304,6 +313,7 @@ def _valid_tables(raw: Mapping[str, Any]) -> ParsedTables:
         billing=valid_part(BillingTable, raw.get("billing")) or BillingTable(),
         retention=valid_part(RetentionTable, raw.get("retention")) or RetentionTable(),
         sources=tables("sources", lambda _item: SourceTable),
+        groupings=tables("groupings", lambda _item: GroupingTable),
         meters=tables("meters", lambda _item: MeterTable),
         policies=tables("policies", table_class),
         overrides=tables("overrides", lambda _item: OverrideTable),

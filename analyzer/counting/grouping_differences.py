@@ -18,7 +18,7 @@ from analyzer.counting.sql_joins import bounded_join
 from analyzer.kernel.database.engine import without_scans
 from analyzer.kernel.tables.schema import buckets, plans
 from analyzer.plan.catalog import Catalog, MeterColumn
-from analyzer.plan.groupings import BY_RESOURCE, RESOURCE, parse_grouping
+from analyzer.plan.groupings import parse_grouping
 from analyzer.plan.meters import DAY_S, WIDTHS_S, joins_by_meter
 from analyzer.plan.plan import Plan, UnknownPlan, plan_from
 
@@ -50,10 +50,10 @@ def comparisons(db: sa.Connection, plan: Plan) -> list[Comparison]:
     since_s = _counted_since(db, plan)
     pairs: list[Comparison] = []
     for fine in plan.groupings:
-        base = fine.removesuffix(BY_RESOURCE)
-        coarser = [(base, "key")] if fine != base and base in since_s else []
-        if parse_grouping(fine).resource == RESOURCE and "resource" in since_s:
-            coarser.append(("resource", "resource"))
+        base, _, second = fine.partition("+")
+        coarser = [(base, "key")] if second and base in since_s else []
+        if parse_grouping(fine).resource is not None and second in since_s:
+            coarser.append((second, "resource"))
         if not coarser and fine != AUDITED:
             coarser = [(AUDITED, "")]
         pairs += [

@@ -20,6 +20,7 @@ from analyzer.kernel.database.row_parameters import is_among
 from analyzer.kernel.tables.schema import buckets
 from analyzer.plan import catalog
 from analyzer.plan.catalog import Catalog, MeterColumn
+from analyzer.plan.groupings import parse_grouping
 from analyzer.plan.meters import BUILT_IN, DAY_S, REQUESTS, WIDTHS_S
 from analyzer.plan.windows import Window
 
@@ -112,6 +113,13 @@ def is_counted(engine: sa.Engine, grouping: str) -> bool:
     """Whether `grouping` is or was in a plan. Raises StoreAway."""
     with reading(engine) as db:
         return grouping in catalog.load(db).groupings
+
+
+def counted_values(engine: sa.Engine) -> set[str]:
+    """Returns the named values by which a plan counts or has counted. Raises StoreAway."""
+    with reading(engine) as db:
+        names = catalog.load(db).groupings
+    return {parse_grouping(name).named_value for name in names} - {""}
 
 
 def _allow_large_sorts(db: sa.Connection) -> None:

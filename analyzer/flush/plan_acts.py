@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Annotated
 
 from analyzer.acting.act import ActContext, Done, Listing, ListRow, Note, NothingFound
-from analyzer.acting.parameters import OfText, Param, PolicyName
+from analyzer.acting.parameters import Fault, OfText, Param, PolicyName
 from analyzer.delays.partition_delays import measured_by_owner, partition_delays
 from analyzer.flush.analyzers import promote_policy
 from analyzer.flush.followed_partitions import SILENT_MS, followed
 from analyzer.flush.followed_partitions import retire as retire_source
+from analyzer.gates.gate_health import living_gates
+from analyzer.gates.gate_reports import reporting_gates
+from analyzer.gates.unasked_values import newly_unasked
 from analyzer.judging.judged_changes import JudgedChanges
 from analyzer.judging.locks.lock_feed import new_mark
 from analyzer.judging.locks.stored_locks import shadow_locks
@@ -42,7 +45,8 @@ def enforce(context: ActContext, policy: PolicyName) -> Done:
     """Enforce a policy that is in shadow, its candidate, or one that its brake holds.
 
     Gates get the locks that it has in shadow, at once. A policy whose brake holds it is released, and counts
-    as older than a day from then on, so that the brake does not hold it again. Otherwise the change is one
+    as older than a day from then on, so that the brake does not hold it again. A policy by a named value is
+    refused while a living gate does not take it. Otherwise the change is one
     of the plan, for all analyzers, and the answer says what to write into the configuration file, which stays
     as it is. Exit code 1 if the policy is enforced already and has no candidate.
     """
@@ -61,8 +65,11 @@ def enforce(context: ActContext, policy: PolicyName) -> Done:
 
 
 def _promote(context: ActContext, plan: Plan, policy: str) -> Done:
-    if promoted(plan, policy) is None:
+    changed = promoted(plan, policy)
+    if changed is None:
         raise NothingFound(f"{policy} is enforced, and has no candidate")
+    if unasked := newly_unasked(plan, changed, living_gates(reporting_gates(context.engine))):
+        raise Fault("policy", unasked[0].text)
     has_candidate = plan.policy(policy + CANDIDATE) is not None
     names = [policy + CANDIDATE] if has_candidate else [member.name for member in plan.family(policy)]
     waiting = sum(shadow_locks(context.engine, name) for name in names)

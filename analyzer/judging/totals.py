@@ -234,7 +234,7 @@ def unjudged_keys(grouping: Grouping) -> tuple[str, ...]:
     """Returns the keys of a grouping's series that are not judged with any resource."""
     if grouping.is_of_callers:
         return ("", *NOT_CALLERS)
-    if grouping.key == RESOURCE:
+    if grouping.key == RESOURCE or (grouping.key is not None and grouping.key.value):
         return ("", OVERFLOW)
     return () if grouping.key is None else ("",)
 

@@ -17,6 +17,7 @@ import sqlalchemy as sa
 
 from analyzer.kernel.tables.schema import catalog
 from analyzer.kernel.tables.table_columns import COLUMNS_PER_PAGE
+from analyzer.plan.groupings import parse_grouping
 from analyzer.plan.plan import Plan, meaning_digest
 from analyzer.plan.sums import BLANK_IN_NAME, Sum, sum_text
 from analyzer.plan.windows import Calendar, Rolling, Windows
@@ -61,6 +62,11 @@ class Catalog(NamedTuple):
         for meter in self.meters.values():
             joins.setdefault(meter.page, {})[meter.place] = meter.join
         return joins
+
+    def lock_scopes(self, scope: str) -> list[str]:
+        """Returns the scopes of locks whose key is a caller, or a tenant: also those with a named value."""
+        groupings = map(parse_grouping, self.groupings)
+        return sorted({scope, *(grouping.lock_scope for grouping in groupings if grouping.scope == scope)})
 
     @property
     def grouping_names(self) -> dict[int, str]:

@@ -2,7 +2,9 @@
 
 Configuration, counting, judging, usage and documentation read the list in this module. A grouping is written
 `caller`, `tenant`, `resource`, `address`, `address/24`, `address6/56` or `everyone`. All except `resource`
-and `everyone` can be combined with the resource: `caller+resource`.
+and `everyone` can be combined with the resource: `caller+resource`. Besides these there are groupings by a
+named value, a field that the configuration names (`[[groupings]]`): `model`, `model+resource`,
+`caller+model`, `tenant+model`.
 
 Policies judge each of them: the scope must be one that gates know (`gatekeeper.view.lock_view.SCOPES`). By
 `plan`, which no gate knows, requests are only counted.
@@ -11,7 +13,7 @@ Policies judge each of them: the scope must be one that gates know (`gatekeeper.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
@@ -28,6 +30,7 @@ class Dimension(NamedTuple):
 
     field: str  # "caller": the caller's typed name
     network: Network | None = None
+    value: str = ""  # the name of a named value, which is in the field; clients choose it
 
 
 BY_RESOURCE = "+resource"
@@ -37,6 +40,15 @@ CALLER = Dimension("caller")
 RESOURCE = Dimension("resource")
 NETWORK = re.compile(r"address(6?)/([0-9]{1,3})")
 PREFIX_MAX = {4: 32, 6: 128}
+# Named values are keyword arguments of `gate.check`, and parts of the names of groupings.
+VALUE_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
+# Words of groupings, of scopes and of arguments of `gate.check`.
+RESERVED = frozenset(
+    (*("caller", "tenant", "resource", "address", "address6", "range", "everyone", "plan", "outcome"),)
+    + ("value", "values", "self")
+)
+WITH_VALUE = ("caller", "tenant")  # groupings that a named value can be combined with
+OF_VALUE = "value"  # the scope of series of a named value alone
 
 
 class Grouping(NamedTuple):
@@ -45,7 +57,7 @@ class Grouping(NamedTuple):
     name: str
     key: Dimension | None  # None: the key is always ""
     resource: Dimension | None  # None: the resource is always ""
-    scope: str  # the scope of locks on its series; "": it has none
+    scope: str  # what its keys are, as in the scope of locks on its series; "": it has none
     phrase: str  # in "at most 5 requests for each caller"
 
     @property
@@ -77,6 +89,22 @@ class Grouping(NamedTuple):
     def dimensions(self) -> tuple[Dimension, ...]:
         return tuple(part for part in (self.key, self.resource) if part is not None)
 
+    @property
+    def named_value(self) -> str:
+        """The named value that it counts by; "" for none."""
+        return next((part.value for part in self.dimensions if part.value), "")
+
+    @property
+    def lock_scope(self) -> str:
+        """The scope of locks on its series.
+
+        With a named value it is one that gates without named values ignore: "caller+value:model". Otherwise
+        they would take the value for a route, or deny all requests of the caller.
+        """
+        if self.resource is not None and self.resource.value:
+            return f"{self.scope}+{OF_VALUE}:{self.resource.value}"
+        return f"{self.scope}:{self.named_value}" if self.named_value else self.scope
+
 
 BASES: Mapping[str, Grouping] = {
     base.name: base
@@ -98,12 +126,16 @@ NOT_BY_RESOURCE = ("resource", "everyone")  # both would equal `resource`
 
 @lru_cache(maxsize=256)
 def parse_grouping(name: str) -> Grouping:
-    """Returns the grouping called `name`.
+    """Returns the grouping called `name`; whether its named value is defined is not known here.
+
+    The field of a named value is its name: see `with_value_fields`.
 
     >>> parse_grouping("address/24+resource").key
-    Dimension(field='address', network=Network(version=4, prefix=24))
+    Dimension(field='address', network=Network(version=4, prefix=24), value='')
+    >>> parse_grouping("caller+model").resource, parse_grouping("caller+model").lock_scope
+    (Dimension(field='model', network=None, value='model'), 'caller+value:model')
 
-    Raises ValueError for any other name, with the names there are.
+    Raises ValueError for a name that cannot be one, with the names there are.
     """
     if name.endswith(BY_ADDRESS):
         network = _parse_base(name.removesuffix(BY_ADDRESS))
@@ -113,17 +145,61 @@ def parse_grouping(name: str) -> Grouping:
         parts = parse_grouping(name.removesuffix(BY_OUTCOME))
         whole = BASES["everyone" if parts.resource is None else "resource"]
         return whole._replace(name=name, resource=Dimension("outcome"))
+    first, plus, value = name.partition("+")
+    if plus and first in WITH_VALUE and is_value_name(value):
+        part = Dimension(value, value=value)
+        return BASES[first]._replace(name=name, resource=part, phrase=f"{BASES[first].phrase} and {value}")
     base = _parse_base(name.removesuffix(BY_RESOURCE))
     if base is None or (name.endswith(BY_RESOURCE) and base.name in NOT_BY_RESOURCE):
-        raise ValueError(f"{name!r} is not a grouping: use {', '.join(SHOWN)}, or {SHOWN[0]}{BY_RESOURCE}")
+        raise unknown_grouping(name)
     if not name.endswith(BY_RESOURCE):
         return base
     return base._replace(name=name, resource=RESOURCE, phrase=f"{base.phrase} and resource")
 
 
+def known_grouping(name: str, named_values: Collection[str] = ()) -> Grouping:
+    """Returns the grouping called `name`. Raises ValueError where its named value is none of `named_values`.
+
+    >>> known_grouping("caller+model", ["model"]).name
+    'caller+model'
+    """
+    grouping = parse_grouping(name)
+    if grouping.named_value and grouping.named_value not in named_values:
+        raise unknown_grouping(name, named_values)
+    return grouping
+
+
+def unknown_grouping(name: str, named_values: Collection[str] = ()) -> ValueError:
+    """Returns the error about a name that no grouping has, with the names there are."""
+    names = ", ".join((*SHOWN, *sorted(named_values)))
+    return ValueError(f"{name!r} is not a grouping: use {names}, or {SHOWN[0]}{BY_RESOURCE}")
+
+
+def with_value_fields(grouping: Grouping, named_values: Mapping[str, str]) -> Grouping:
+    """Returns the grouping with the field that has its named value, by the definitions of a plan.
+
+    >>> with_value_fields(parse_grouping("model"), {"model": "llm_model"}).key
+    Dimension(field='llm_model', network=None, value='model')
+    """
+
+    def resolved(part: Dimension | None) -> Dimension | None:
+        if part is None or not part.value:
+            return part
+        return part._replace(field=named_values.get(part.value, part.value))
+
+    return grouping._replace(key=resolved(grouping.key), resource=resolved(grouping.resource))
+
+
+def is_value_name(name: str) -> bool:
+    """Whether a named value may be called so: it is an argument of `gate.check`, and no other grouping."""
+    return name not in RESERVED and VALUE_NAME.fullmatch(name) is not None
+
+
 def _parse_base(name: str) -> Grouping | None:
     network = NETWORK.fullmatch(name)
     if network is None:
+        if is_value_name(name):
+            return Grouping(name, Dimension(name, value=name), None, OF_VALUE, f"each {name}")
         return BASES.get(name) or UNJUDGED.get(name)
     prefix_network = Network(6 if network[1] else 4, int(network[2]))
     # Leading zeros would give one grouping two names.

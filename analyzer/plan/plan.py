@@ -6,8 +6,9 @@
          "sources": {"access-log": {"format": "json", ...}}}]
 
 Each policy stands behind its kind (`policies.POLICY_CLASSES`). Overrides are those that the configuration
-states; without any, the key is absent. So is `forgotten`, the references of callers whose names were deleted:
-an act of operators that no configuration states or takes back.
+states; without any, the key is absent. So is `named_values`, the field of each named value, and `forgotten`,
+the references of callers whose names were deleted: an act of operators that no configuration states or takes
+back.
 
 The format stands in front, and unknown fields are refused: an analyzer must refuse a plan that it does not
 know instead of reading it as one without policies, which would open every gate.
@@ -23,12 +24,13 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
+from types import MappingProxyType
 from typing import Any, cast
 
 import msgspec
 
 from analyzer.plan.expressions import PatternFault
-from analyzer.plan.groupings import parse_grouping
+from analyzer.plan.groupings import known_grouping, parse_grouping
 from analyzer.plan.mapping import FORMAT_NAMES, Condition, SourceMapping, in_order
 from analyzer.plan.meters import (
     JOINS,
@@ -60,6 +62,8 @@ class Plan:
     sources: Mapping[str, SourceMapping] = field(default_factory=dict, hash=False)  # by name
     overrides: tuple[StatedOverride, ...] = ()
     forgotten: tuple[str, ...] = ()  # references, in order
+    # The field of each named value that requests are counted by.
+    named_values: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def policy(self, name: str) -> Policy | None:
         return next((policy for policy in self.policies if policy.name == name), None)
@@ -97,6 +101,8 @@ class Plan:
             body["overrides"] = self.overrides
         if self.forgotten:
             body["forgotten"] = self.forgotten
+        if self.named_values:
+            body["named_values"] = dict(self.named_values)
         return msgspec.json.encode([FORMAT, body], order="deterministic").decode()
 
     @cached_property
@@ -115,11 +121,16 @@ class Plan:
     @cached_property
     def rules(self) -> Any:
         """The meaning of the rules, as plain values."""
-        return {
+        rules: dict[str, Any] = {
             "groupings": list(self.groupings),
             "meters": {meter.name: meaning(meter) for meter in self.meters},
             "policies": {policy.name: [policy.kind, meaning(policy)] for policy in self.policies},
-        } | ({"overrides": meaning(self.overrides)} if self.overrides else {})
+        }
+        if self.overrides:
+            rules["overrides"] = meaning(self.overrides)
+        if self.named_values:
+            rules["named_values"] = dict(self.named_values)
+        return rules
 
     @property
     def has_default_rules(self) -> bool:
@@ -134,6 +145,7 @@ class Plan:
             meters=plan.meters,
             policies=plan.policies,
             overrides=plan.overrides,
+            named_values=plan.named_values,
         )
 
     def with_forgotten(self, references: Iterable[str]) -> Plan:
@@ -192,9 +204,11 @@ def make_plan(
     policies: Iterable[Policy],
     sources: Mapping[str, SourceMapping] | None = None,
     overrides: Iterable[StatedOverride] = (),
+    named_values: Mapping[str, str] = MappingProxyType({}),
 ) -> Plan:
     """Returns a plan in one fixed order, for any order in the configuration.
 
+    `named_values` has the field of each; the plan keeps those that something is counted by.
     "caller" is always counted, because the audit depends on it, and so is the meter `requests`.
     """
     meters = with_requests(meters)
@@ -202,8 +216,13 @@ def make_plan(
     policies = [_with_join(policy, joins) for policy in sorted(policies, key=lambda policy: policy.name)]
     names = {"caller", *groupings}.union(*(policy.groupings for policy in policies))
     meters = sorted(map(_in_order, meters), key=lambda meter: meter.name)
+    counted_values = {parse_grouping(name).named_value for name in names}
     rules = Plan(
-        tuple(sorted(names)), tuple(meters), tuple(policies), overrides=tuple(sorted(overrides, key=repr))
+        tuple(sorted(names)),
+        tuple(meters),
+        tuple(policies),
+        overrides=tuple(sorted(overrides, key=repr)),
+        named_values={name: path for name, path in sorted(named_values.items()) if name in counted_values},
     )
     return rules.with_sources(
         {name: _with_sorted_conditions(mapping) for name, mapping in (sources or {}).items()}
@@ -234,6 +253,7 @@ class _Body(msgspec.Struct, forbid_unknown_fields=True):
     sources: dict[str, SourceMapping]
     overrides: tuple[StatedOverride, ...] = ()  # absent where there are none
     forgotten: tuple[str, ...] = ()  # absent where there are none
+    named_values: dict[str, str] = {}  # absent where there are none
 
 
 def plan_from(text: str) -> Plan:
@@ -247,7 +267,15 @@ def plan_from(text: str) -> Plan:
         policies = tuple(_policy_from(kind, policy) for kind, policy in body.policies)
     except msgspec.DecodeError as error:
         raise UnknownPlan(str(error)) from error
-    return Plan(body.groupings, body.meters, policies, body.sources, body.overrides, body.forgotten)
+    return Plan(
+        body.groupings,
+        body.meters,
+        policies,
+        body.sources,
+        body.overrides,
+        body.forgotten,
+        body.named_values,
+    )
 
 
 def _conditions(body: _Body) -> Iterator[Condition]:
@@ -280,7 +308,7 @@ def _check_names(body: _Body) -> None:
             )
     for grouping in body.groupings:
         try:
-            parse_grouping(grouping)
+            known_grouping(grouping, body.named_values)
         except ValueError as error:
             raise UnknownPlan(str(error)) from error
 

@@ -46,6 +46,7 @@ def differences(old: Plan, new: Plan) -> list[str]:
     """
     return [
         *_of_lists("grouping", old.groupings, new.groupings),
+        *_of_kind("named value", _named_values(old), _named_values(new)),
         *_of_kind("meter", _meters(old), _meters(new)),
         *_of_kind("policy", _policies(old), _policies(new)),
         *_of_kind("override", _overrides(old), _overrides(new)),
@@ -92,6 +93,11 @@ def stopped_text(policies: Iterable[str], locks: int) -> str:
 def _of_forgotten(added: int) -> Iterator[str]:
     if added:
         yield f"{added} {'caller' if added == 1 else 'callers'} forgotten"
+
+
+def _named_values(plan: Plan) -> dict[str, Part]:
+    fields = {name: {"field": path} for name, path in plan.named_values.items()}
+    return {name: Part(stated, stated) for name, stated in fields.items()}
 
 
 def _meters(plan: Plan) -> dict[str, Part]:

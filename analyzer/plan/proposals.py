@@ -172,7 +172,12 @@ def promoted(in_force: Plan, name: str) -> Plan | None:
         return None
     remaining = tuple(policy for policy in in_force.policies if base_name(policy.name) != name)
     plan = make_plan(
-        in_force.groupings, in_force.meters, [*remaining, new], in_force.sources, in_force.overrides
+        in_force.groupings,
+        in_force.meters,
+        [*remaining, new],
+        in_force.sources,
+        in_force.overrides,
+        in_force.named_values,
     )
     return plan.with_forgotten(in_force.forgotten)
 

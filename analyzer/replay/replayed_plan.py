@@ -23,7 +23,7 @@ def counting_digest(plan: Plan, source: str) -> str:
         "meters": {meter.name: meaning_digest(meter) for meter in plan.bucket_meters},
         "mapping": None if mapping is None else meaning(mapping),
         "forgotten": plan.forgotten,
-    }
+    } | ({"named_values": dict(plan.named_values)} if plan.named_values else {})
     return hashlib.sha256(json.dumps(counts, sort_keys=True, default=list).encode()).hexdigest()
 
 
@@ -35,7 +35,7 @@ def counting_plan(plan: Plan, source: str, newest: Plan) -> Plan:
     """
     mapping = msgspec.structs.replace(plan.sources[source], rejected_in_row_max=UNLIMITED, facts=NO_FACTS)
     meters = tuple(meter for meter in plan.meters if meter.joined.in_buckets)
-    return Plan(plan.groupings, meters, (), {source: mapping}, (), newest.forgotten)
+    return Plan(plan.groupings, meters, (), {source: mapping}, (), newest.forgotten, dict(plan.named_values))
 
 
 def why_not_comparable(old_plan: Plan, plan: Plan, source: str) -> str:
@@ -46,6 +46,9 @@ def why_not_comparable(old_plan: Plan, plan: Plan, source: str) -> str:
         return "a meter keeps the largest value, from which no record's can be taken back"
     if lost := sorted({*old_plan.groupings} - {*plan.groupings}):
         return f"the plan in force does not count by {', '.join(lost)} any more"
+    for name, field in old_plan.named_values.items():
+        if plan.named_values.get(name, field) != field:
+            return f"the grouping {name} counts by another field since"
     return _other_meter(_meanings(old_plan), _meanings(plan))
 
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from math import inf
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, TypeGuard, TypeVar
 
 from gatekeeper.adapters.caller_extraction import asked_caller
@@ -36,6 +37,9 @@ NOTES_STATE_KEY = "request_log"
 NOTES_ENVIRON_KEY = f"gatelock.{NOTES_STATE_KEY}"
 
 Request = TypeVar("Request")
+
+NamedValues = Mapping[str, str]  # of a request, by name
+NO_VALUES: NamedValues = MappingProxyType({})
 
 
 class GuardLimiter(Protocol):
@@ -84,6 +88,7 @@ class RequestIdentity(NamedTuple):
     cost: int = 1
     method: str = "GET"  # for the log
     notes: DecisionNotes | None = None
+    values: NamedValues = NO_VALUES  # named values
 
     @property
     def key(self) -> str:
@@ -148,12 +153,14 @@ class AdmissionController:
     Args:
         gate: The gate that is checked first.
         limiters: Limiters that are checked after the gate.
+        values: Names of the named values that identities have.
         awaited: Whether the application calls `check_async`; stores of limiters then need an asyncio client.
         shadow: Whether to deny no request; those that would have been denied are logged.
         headers: Style of the headers about limits.
 
     Raises:
-        ValueError: `headers` is unknown, or a limiter's store has the wrong kind of client.
+        ValueError: `headers` is unknown, the gate does not take one of `values`, or a limiter's store has
+            the wrong kind of client.
         TypeError: One of `limiters` is not a limiter.
     """
 
@@ -162,11 +169,13 @@ class AdmissionController:
         gate: Gate,
         limiters: Iterable[GuardLimiter | PerAddress] = (),
         *,
+        values: Iterable[str] = (),
         awaited: bool = False,
         shadow: bool = False,
         headers: HeaderStyle = "off",
     ) -> None:
         require_style(headers)
+        require_values(gate, values)
         limiters = tuple(limiters)
         for limiter in limiters:
             if not is_limiter(limiter):
@@ -297,9 +306,10 @@ class AdmissionController:
 
     def _check_gate(self, identity: RequestIdentity) -> Decision:
         caller = asked_caller(identity.caller, identity.address)
-        return self.gate.check(
-            caller, resource=identity.resource, address=identity.address, tenant=identity.tenant
-        )
+        resource, address, tenant = identity.resource, identity.address, identity.tenant
+        if not identity.values:
+            return self.gate.check(caller, resource=resource, address=address, tenant=tenant)
+        return self.gate.check(caller, resource=resource, address=address, tenant=tenant, **identity.values)
 
     def _admit(self, result: CheckResultBuilder, identity: RequestIdentity) -> CheckResult:
         if identity.notes is not None:
@@ -344,6 +354,32 @@ class CheckResultBuilder:
 
     def build(self) -> CheckResult:
         return CheckResult(self.decision, self.cost, tuple(self.charged), tuple(self.limits))
+
+
+def require_values(gate: Gate, values: Iterable[str]) -> None:
+    """Raises ValueError for a named value that the gate does not take.
+
+    Checked when a guard is made, because otherwise each request would fail.
+
+    Args:
+        gate: The gate of the guard.
+        values: Names of the named values that the guard passes to it.
+    """
+    unknown = sorted({*values} - {*getattr(gate, "values", ())})
+    if unknown:
+        raise ValueError(f"values: the gate does not take {unknown[0]}: write Gate(..., values={unknown})")
+
+
+def read_values(extractors: Mapping[str, Callable[[Request], str]] | None, request: Request) -> NamedValues:
+    """Returns the named values of a request.
+
+    Args:
+        extractors: An extractor for each; None: there are none.
+        request: The request.
+    """
+    if not extractors:
+        return NO_VALUES
+    return {name: extract(request) for name, extract in extractors.items()}
 
 
 def require_store_client(limiters: Iterable[object], *, awaited: bool) -> None:

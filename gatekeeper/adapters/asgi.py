@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from typing import Any, NamedTuple
 
 from gatekeeper.adapters.admission_control import (
@@ -14,6 +14,7 @@ from gatekeeper.adapters.admission_control import (
     PerAddress,
     RequestIdentity,
     make_exemption,
+    read_values,
 )
 from gatekeeper.adapters.caller_extraction import (
     CallerKind,
@@ -21,6 +22,7 @@ from gatekeeper.adapters.caller_extraction import (
     caller_name,
     name_from_header,
     require_kind,
+    text_from_header,
 )
 from gatekeeper.adapters.refusal_response import VERDICT_BYTES, HeaderStyle, RefusalResponse
 from gatekeeper.adapters.route_patterns import OTHER, RoutePatterns
@@ -28,7 +30,18 @@ from gatekeeper.gate import Gate
 from gatekeeper.identity import PREFIX6, NameDigest, TrustedProxies, peer_address
 from gatekeeper.model import ALLOWED
 
-__all__ = ["AppResponse", "Guard", "PerAddress", "address", "behind", "header", "peer", "routes", "user"]
+__all__ = [
+    "AppResponse",
+    "Guard",
+    "PerAddress",
+    "address",
+    "behind",
+    "header",
+    "header_text",
+    "peer",
+    "routes",
+    "user",
+]
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -100,6 +113,29 @@ def header(name: str, kind: CallerKind = "api_key", digest: NameDigest | None = 
         return ""
 
     return extract_caller
+
+
+def header_text(name: str) -> Extractor:
+    """Returns an extractor of the text of a request header, for `Guard(values={...})`.
+
+    The value is read as UTF-8; one that the log does not count by name (too long, with control characters)
+    counts as absent. The first of several headers counts.
+
+    Args:
+        name: Name of the header, in any case.
+
+    >>> header_text("X-Model")({"headers": [(b"x-model", b"large")]})
+    'large'
+    """
+    lower_name = name.lower().encode("latin-1")
+
+    def extract_text(scope: Scope) -> str:
+        for header_name, value in scope["headers"]:
+            if header_name == lower_name:
+                return text_from_header(value)
+        return ""
+
+    return extract_text
 
 
 def user(read: Callable[[Scope], str | None] | None = None) -> Extractor:
@@ -216,6 +252,8 @@ class Guard:
         caller: Returns the caller's typed name, or "". By default from the header X-API-Key.
         resource: Returns the route pattern, if policies count by resource.
         tenant: Returns the tenant, if policies count by tenant.
+        values: Returns each named value of the request, by its name, if policies count by one; the gate has
+            to take it, `Gate(..., values=["model"])`. `header_text` reads one from a header.
         address: Returns the address that is checked in addition to the caller; by default the other end of
             the connection. Use `behind` if there are proxies.
         cost: Returns the number of permits that a request takes of limiters; by default 1.
@@ -227,7 +265,8 @@ class Guard:
         refund_when: Returns whether limiters get the cost back, by the application's response.
 
     Raises:
-        ValueError: `headers` is unknown, or a limiter's store has a client that blocks.
+        ValueError: `headers` is unknown, a limiter's store has a client that blocks, or the gate does not
+            take one of `values`.
         TypeError: `exempt` is one string instead of several, or one of `limiters` is not a limiter.
 
     Example:
@@ -257,6 +296,7 @@ class Guard:
         caller: Extractor = API_KEY,
         resource: Extractor | None = None,
         tenant: Extractor | None = None,
+        values: Mapping[str, Extractor] | None = None,
         address: Extractor = peer,
         cost: Callable[[Scope], int] | None = None,
         exempt: Iterable[str] | Callable[[Scope], bool] = (),
@@ -266,11 +306,14 @@ class Guard:
     ) -> None:
         self._app = app
         self._gate = gate
-        self._admission = AdmissionController(gate, limiters, awaited=True, shadow=shadow, headers=headers)
+        self._admission = AdmissionController(
+            gate, limiters, values=values or (), awaited=True, shadow=shadow, headers=headers
+        )
         self._has_limiters = bool(limiters)
         self._caller = caller
         self._resource = resource
         self._tenant = tenant
+        self._values = values
         self._address = address
         self._cost = cost
         self._is_exempt = make_exemption(exempt, scope_path)
@@ -302,7 +345,13 @@ class Guard:
         resource = "" if self._resource is None else self._resource(scope)
         tenant = "" if self._tenant is None else self._tenant(scope)
         gate_caller = caller or asked_caller(caller, address)
-        decision = self._gate.check(gate_caller, resource=resource, address=address, tenant=tenant)
+        if self._values is None:
+            decision = self._gate.check(gate_caller, resource=resource, address=address, tenant=tenant)
+        else:
+            values = read_values(self._values, scope)
+            decision = self._gate.check(
+                gate_caller, resource=resource, address=address, tenant=tenant, **values
+            )
         # In place, not in a copy: the applications around and below the guard share these dicts.
         state = scope.setdefault("state", {})
         if decision is ALLOWED and NOTES_STATE_KEY not in state:
@@ -339,6 +388,7 @@ class Guard:
             cost=1 if self._cost is None else self._cost(scope),
             method=scope.get("method", "WEBSOCKET"),
             notes=scope_notes(scope),
+            values=read_values(self._values, scope),
         )
 
 

@@ -52,6 +52,12 @@ def name_from_header(kind: str, value: bytes, digest: NameDigest | None = None) 
     return _cached_name(kind, value, digest) if len(value) <= NAME_BYTES_MAX else ""
 
 
+def text_from_header(value: bytes) -> str:
+    """Returns a header's value as the log counts it by a named value; "" for one that cannot be a name."""
+    text = decode_header(value) if len(value) <= NAME_BYTES_MAX else ""
+    return text if text and is_name(text) else ""
+
+
 @lru_cache(CACHE_SIZE)
 def _cached_name(kind: str, value: bytes, digest: NameDigest | None) -> str:
     text = decode_header(value)

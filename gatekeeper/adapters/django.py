@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 try:
@@ -37,12 +38,15 @@ from gatekeeper.adapters.admission_control import (
     RequestIdentity,
     is_limiter,
     make_exemption,
+    read_values,
+    require_values,
 )
 from gatekeeper.adapters.caller_extraction import (
     CallerKind,
     caller_name,
     name_from_header,
     require_kind,
+    text_from_header,
 )
 from gatekeeper.adapters.refusal_response import VERDICT, HeaderStyle, require_style
 from gatekeeper.adapters.route_patterns import OTHER, pattern_of_django
@@ -58,6 +62,7 @@ __all__ = [
     "cost",
     "exempt",
     "header",
+    "header_text",
     "user",
 ]
 
@@ -120,6 +125,22 @@ def header(name: str, kind: CallerKind = "api_key", digest: NameDigest | None = 
     """
     require_kind(kind, digest)
     return lambda request: _name_from_header(kind, request, name, digest)
+
+
+def header_text(name: str) -> Callable[[HttpRequest], str]:
+    """Returns an extractor of the text of a request header, for `values` of GATELOCK.
+
+    The value is read as UTF-8; one that the log does not count by name (too long, with control characters)
+    counts as absent.
+
+    Args:
+        name: Name of the header, in any case.
+
+    >>> from types import SimpleNamespace
+    >>> header_text("x-model")(SimpleNamespace(headers={"x-model": "large"}))
+    'large'
+    """
+    return lambda request: text_from_header(request.headers.get(name, "").encode("latin-1", "replace"))
 
 
 def api_key(request: HttpRequest) -> str:
@@ -198,6 +219,8 @@ class Setting(NamedTuple):
             in an async stack, otherwise one that blocks.
         caller: Returns the caller's typed name, or "".
         tenant: Returns the tenant, if policies count by tenant.
+        values: Returns each named value of the request, by its name, if policies count by one; the gate has
+            to take it, `Gate(..., values=["model"])`. `header_text` reads one from a header.
         trusted_proxies: Addresses and networks of proxies whose X-Forwarded-For is trusted; "unix" for a
             proxy that connects through a Unix socket.
         other: Resource of requests that match no route; the `else` of the log's mapping.
@@ -219,6 +242,7 @@ class Setting(NamedTuple):
     shadow: bool = False
     headers: HeaderStyle = "draft"
     refund_when: Callable[[HttpResponseBase], bool] | None = None
+    values: Mapping[str, Callable[[HttpRequest], str]] = MappingProxyType({})
 
 
 FUNCTIONS = ("caller", "tenant", "refund_when")
@@ -242,8 +266,12 @@ def parse_setting(value: Any) -> Setting:
         name: import_string(field) if name in FUNCTIONS and isinstance(field, str) else field
         for name, field in value.items()
     }
+    fields["values"] = {
+        name: import_string(field) if isinstance(field, str) else field
+        for name, field in dict(fields.get("values", {})).items()
+    }
     if isinstance(fields["gate"], str):
-        fields["gate"] = Gate(fields["gate"])
+        fields["gate"] = Gate(fields["gate"], values=fields["values"])
     fields["limiters"] = tuple(fields.get("limiters", ()))
     setting = Setting(**fields)
     _validate(setting)
@@ -260,6 +288,10 @@ def _validate(setting: Setting) -> None:
         value = getattr(setting, name)
         if value is not None and not callable(value):
             raise TypeError(f"GATELOCK: {name}: expected a function or its dotted path, got {value!r:.80}")
+    for name, extractor in setting.values.items():
+        if not callable(extractor):
+            raise TypeError(f"GATELOCK: values: {name}: expected a function, got {extractor!r:.80}")
+    require_values(setting.gate, setting.values)
     if not isinstance(setting.other, str):
         raise TypeError(f"GATELOCK: other: expected a resource, got {setting.other!r:.80}")
     make_exemption(setting.exempt, _request_path)
@@ -354,6 +386,7 @@ class GuardMiddleware:
             self._admission = AdmissionController(
                 setting.gate,
                 setting.limiters,
+                values=setting.values,
                 awaited=self._is_async,
                 shadow=setting.shadow,
                 headers=setting.headers,
@@ -440,6 +473,7 @@ class GuardMiddleware:
             cost=permits(request) if callable(permits) else permits,
             method=request.method or "",
             notes=_request_notes(request),
+            values=read_values(self._setting.values, request),
         )
 
     def _refusal(self, result: CheckResult) -> HttpResponse:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 try:
     from fastapi import FastAPI, Request, Response, WebSocket
@@ -19,6 +19,7 @@ from gatekeeper.adapters.admission_control import (
     PerAddress,
     RequestIdentity,
     make_exemption,
+    read_values,
 )
 from gatekeeper.adapters.asgi import (
     API_KEY,
@@ -34,6 +35,7 @@ from gatekeeper.adapters.asgi import (
     behind,
     encode_headers,
     header,
+    header_text,
     peer,
     scope_notes,
     scope_path,
@@ -46,7 +48,7 @@ from gatekeeper.adapters.route_patterns import OTHER, route_resource
 from gatekeeper.gate import Gate
 from gatekeeper.model import ALLOWED, Decision, Refused
 
-__all__ = ["AppResponse", "Guard", "PerAddress", "address", "behind", "header", "peer", "user"]
+__all__ = ["AppResponse", "Guard", "PerAddress", "address", "behind", "header", "header_text", "peer", "user"]
 
 # Keys in the scope: results of the request's dependencies; set when the guard itself responds.
 RESULTS = "gatelock.results"
@@ -71,6 +73,8 @@ class Guard:
             (IPv6 by its /64), and a `PerAddress(limiter)` always by address. A store needs an asyncio client.
         caller: Returns the caller's typed name, or "". By default from the header X-API-Key.
         tenant: Returns the tenant, if policies count by tenant.
+        values: Returns each named value of the request, by its name, if policies count by one; the gate has
+            to take it, `Gate(..., values=["model"])`. `header_text` reads one from a header.
         address: Returns the address that is checked in addition to the caller; by default the other end of
             the connection. Use `behind` if there are proxies.
         other: Resource of requests that match no route; the `else` of the log's mapping.
@@ -83,7 +87,8 @@ class Guard:
         refund_when: Returns whether limiters get the cost back, by the application's response.
 
     Raises:
-        ValueError: `headers` is unknown, or a limiter's store has a client that blocks.
+        ValueError: `headers` is unknown, a limiter's store has a client that blocks, or the gate does not
+            take one of `values`.
         TypeError: `exempt` is one string instead of several, or one of `limiters` is not a limiter.
 
     Example:
@@ -104,6 +109,7 @@ class Guard:
         *limiters: GuardLimiter | PerAddress,
         caller: Extractor = API_KEY,
         tenant: Extractor | None = None,
+        values: Mapping[str, Extractor] | None = None,
         address: Extractor = peer,
         other: str = OTHER,
         exempt: Iterable[str] | Callable[[Scope], bool] = (),
@@ -112,9 +118,12 @@ class Guard:
         refund_when: Callable[[AppResponse], bool] | None = None,
     ) -> None:
         self._gate = gate
-        self._admission = AdmissionController(gate, limiters, awaited=True, shadow=shadow, headers=headers)
+        self._admission = AdmissionController(
+            gate, limiters, values=values or (), awaited=True, shadow=shadow, headers=headers
+        )
         self._caller = caller
         self._tenant = tenant
+        self._values = values
         self._address = address
         self._other = other
         self._is_exempt = make_exemption(exempt, scope_path)
@@ -169,6 +178,7 @@ class Guard:
             cost=permits,
             method=scope.get("method", "WEBSOCKET"),
             notes=scope_notes(scope),
+            values=read_values(self._values, scope),
         )
 
     def _guard_unrouted(self, app: FastAPI) -> None:

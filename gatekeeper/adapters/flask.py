@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 try:
@@ -20,6 +20,7 @@ from gatekeeper.adapters.admission_control import (
     PerAddress,
     RequestIdentity,
     make_exemption,
+    read_values,
 )
 from gatekeeper.adapters.refusal_response import VERDICT, HeaderStyle
 from gatekeeper.adapters.route_patterns import OTHER, pattern_of_flask
@@ -32,12 +33,13 @@ from gatekeeper.adapters.wsgi import (
     address,
     behind,
     header,
+    header_text,
     peer,
     user,
 )
 from gatekeeper.gate import Gate
 
-__all__ = ["Guard", "PerAddress", "address", "behind", "header", "peer", "user"]
+__all__ = ["Guard", "PerAddress", "address", "behind", "header", "header_text", "peer", "user"]
 
 ViewFunction = TypeVar("ViewFunction", bound=Callable[..., Any])
 
@@ -62,6 +64,8 @@ class Guard:
         app: The application; without it call `init_app`.
         caller: Returns the caller's typed name, or "". By default from the header X-API-Key.
         tenant: Returns the tenant, if policies count by tenant.
+        values: Returns each named value of the request, by its name, if policies count by one; the gate has
+            to take it, `Gate(..., values=["model"])`. `header_text` reads one from a header.
         address: Returns the address that is checked in addition to the caller; by default the other end of
             the connection. Use `behind` if there are proxies.
         other: Resource of requests that match no route; the `else` of the log's mapping.
@@ -73,7 +77,8 @@ class Guard:
         refund_when: Returns whether limiters get the cost back, by Flask's response.
 
     Raises:
-        ValueError: `headers` is unknown, or a limiter's store has an asyncio client.
+        ValueError: `headers` is unknown, a limiter's store has an asyncio client, or the gate does not take
+            one of `values`.
         TypeError: `exempt` is one string instead of several, or one of `limiters` is not a limiter.
 
     Example:
@@ -97,6 +102,7 @@ class Guard:
         app: Flask | None = None,
         caller: Extractor = API_KEY,
         tenant: Extractor | None = None,
+        values: Mapping[str, Extractor] | None = None,
         address: Extractor = peer,
         other: str = OTHER,
         exempt: Iterable[str] | Callable[[Request], bool] = (),
@@ -104,9 +110,12 @@ class Guard:
         headers: HeaderStyle = "draft",
         refund_when: Callable[[Response], bool] | None = None,
     ) -> None:
-        self._admission = AdmissionController(gate, limiters, awaited=False, shadow=shadow, headers=headers)
+        self._admission = AdmissionController(
+            gate, limiters, values=values or (), awaited=False, shadow=shadow, headers=headers
+        )
         self._caller = caller
         self._tenant = tenant
+        self._values = values
         self._address = address
         self._other = other
         self._is_exempt = make_exemption(exempt, lambda request: request.path)
@@ -159,6 +168,7 @@ class Guard:
                 cost=permits() if callable(permits) else permits,
                 method=request.method,
                 notes=environ.get(NOTES_ENVIRON_KEY),
+                values=read_values(self._values, environ),
             )
         )
         if not result.decision.allowed:

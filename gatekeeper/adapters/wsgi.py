@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from gatekeeper.adapters.admission_control import (
@@ -13,12 +13,14 @@ from gatekeeper.adapters.admission_control import (
     PerAddress,
     RequestIdentity,
     make_exemption,
+    read_values,
 )
 from gatekeeper.adapters.caller_extraction import (
     CallerKind,
     caller_name,
     name_from_header,
     require_kind,
+    text_from_header,
 )
 from gatekeeper.adapters.refusal_response import VERDICT, HeaderStyle, RefusalResponse
 from gatekeeper.adapters.route_patterns import OTHER, RoutePatterns
@@ -33,6 +35,7 @@ __all__ = [
     "address",
     "behind",
     "header",
+    "header_text",
     "peer",
     "routes",
     "user",
@@ -93,6 +96,22 @@ def header(name: str, kind: CallerKind = "api_key", digest: NameDigest | None = 
     return lambda environ: name_from_header(
         kind, environ.get(environ_name, "").encode("latin-1", "replace"), digest
     )
+
+
+def header_text(name: str) -> Extractor:
+    """Returns an extractor of the text of a request header, for `Guard(values={...})`.
+
+    The value is read as UTF-8; one that the log does not count by name (too long, with control characters)
+    counts as absent.
+
+    Args:
+        name: Name of the header, in any case.
+
+    >>> header_text("X-Model")({"HTTP_X_MODEL": "large"})
+    'large'
+    """
+    environ_name = f"HTTP_{name.upper().replace('-', '_')}"
+    return lambda environ: text_from_header(environ.get(environ_name, "").encode("latin-1", "replace"))
 
 
 def user(read: Callable[[Environ], str | None] | None = None) -> Extractor:
@@ -198,6 +217,8 @@ class Guard:
         caller: Returns the caller's typed name, or "". By default from the header X-API-Key.
         resource: Returns the route pattern, if policies count by resource.
         tenant: Returns the tenant, if policies count by tenant.
+        values: Returns each named value of the request, by its name, if policies count by one; the gate has
+            to take it, `Gate(..., values=["model"])`. `header_text` reads one from a header.
         address: Returns the address that is checked in addition to the caller; by default the other end of
             the connection. Use `behind` if there are proxies.
         cost: Returns the number of permits that a request takes of limiters; by default 1.
@@ -209,7 +230,8 @@ class Guard:
         refund_when: Returns whether limiters get the cost back, by the application's response.
 
     Raises:
-        ValueError: `headers` is unknown, or a limiter's store has an asyncio client.
+        ValueError: `headers` is unknown, a limiter's store has an asyncio client, or the gate does not take
+            one of `values`.
         TypeError: `exempt` is one string instead of several, or one of `limiters` is not a limiter.
 
     Example:
@@ -234,6 +256,7 @@ class Guard:
         caller: Extractor = API_KEY,
         resource: Extractor | None = None,
         tenant: Extractor | None = None,
+        values: Mapping[str, Extractor] | None = None,
         address: Extractor = peer,
         cost: Callable[[Environ], int] | None = None,
         exempt: Iterable[str] | Callable[[Environ], bool] = (),
@@ -242,10 +265,13 @@ class Guard:
         refund_when: Callable[[AppResponse], bool] | None = None,
     ) -> None:
         self._app = app
-        self._admission = AdmissionController(gate, limiters, awaited=False, shadow=shadow, headers=headers)
+        self._admission = AdmissionController(
+            gate, limiters, values=values or (), awaited=False, shadow=shadow, headers=headers
+        )
         self._caller = caller
         self._resource = resource
         self._tenant = tenant
+        self._values = values
         self._address = address
         self._cost = cost
         self._is_exempt = make_exemption(exempt, environ_path)
@@ -274,6 +300,7 @@ class Guard:
             cost=1 if self._cost is None else self._cost(environ),
             method=environ["REQUEST_METHOD"],
             notes=environ.get(NOTES_ENVIRON_KEY),
+            values=read_values(self._values, environ),
         )
 
 

@@ -72,11 +72,14 @@ class CallerSample:
 class StatusRecorder:
     """Records and reports the status of one gate in one process. Requests add to it, the poller reads it."""
 
-    def __init__(self, application: str, stale_after_s: float, now_s: float) -> None:
+    def __init__(
+        self, application: str, stale_after_s: float, now_s: float, values: Sequence[str] = ()
+    ) -> None:
         self._instance = instance_name(os.uname().nodename, os.getpid(), secrets.token_hex(4))
         self._application = application[:WORD_CHARACTERS_MAX]
         self._stale_after_s = stale_after_s
         self._started_s = now_s
+        self._values = tuple(values[:WORDS_MAX])
         self._due_s = -inf
         self._reports = 0
         self._hits: dict[LockKeyTuple, HitCounts] = {}
@@ -161,6 +164,7 @@ class StatusRecorder:
             clock_skew=knowledge.clock_skew,
             mode=mode,
             ignored=tuple(word[:WORD_CHARACTERS_MAX] for word in islice(knowledge.view.ignored, WORDS_MAX)),
+            values=self._values,
         )
 
     def _forget_idle_locks(self, hits: Sequence[LockHits]) -> None:

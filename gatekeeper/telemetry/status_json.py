@@ -41,6 +41,7 @@ def dump(status: GateStatus) -> str:
             "clock_skew_s": status.clock_skew,
             "mode": status.mode,
             "ignored": status.ignored,
+            "values": status.values,
             "locks": locks,
             "more": {"checks": status.more[0], "denials": status.more[1]},
             "callers": status.callers,
@@ -69,6 +70,7 @@ def load(text: str | bytes) -> GateStatus:
         clock_skew=_skew(fields),
         mode=_word(fields, "mode"),
         ignored=_words(fields, "ignored", WORDS_MAX, WORD_CHARACTERS_MAX),
+        values=_words(fields, "values", WORDS_MAX, WORD_CHARACTERS_MAX),
     )
 
 

@@ -19,14 +19,14 @@ the references.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from socket import AF_INET, inet_pton
 from typing import Literal, NamedTuple
 
 from gatekeeper.view.lock_view import EMPTY, LockView
-from gatekeeper.view.lookup_keys import ADDRESS_BITS, RANGE_TABLES
+from gatekeeper.view.lookup_keys import ADDRESS_BITS, PAIR_SCOPES, RANGE_TABLES, VALUE_SCOPE, value_key
 from gatekeeper.view.sharded_table import LockTable
 
 # Global names: looking up attributes of modules would be a third of the cost of a range.
@@ -67,6 +67,23 @@ class AddressRanges:
         return has_prefix(self._prefixes, number)
 
 
+class ValueLocks:
+    """Tests whether a request with named values may have a lock by one of them."""
+
+    __slots__ = ("_callers", "_tenants", "_values")
+
+    def __init__(self, view: LockView) -> None:
+        self._values = view.tables[VALUE_SCOPE]
+        self._callers, self._tenants = (view.tables[scope] for scope in PAIR_SCOPES)
+
+    def has_lock(self, caller: str, tenant: str, values: Mapping[str, str]) -> bool:
+        """Whether a lock is on one of the values, or on the caller or tenant with some value."""
+        if caller in self._callers or (tenant and tenant in self._tenants):
+            return True
+        table = self._values
+        return bool(table) and any(value_key(name, value) in table for name, value in values.items())
+
+
 def has_prefix(prefixes: tuple[tuple[int, int, LockTable], ...], number: int) -> bool:
     """Whether one of the tables holds the leading bits of `number` (see `lookup_keys.range_key`)."""
     for leading_one, shift, table in prefixes:  # noqa: SIM110 - a generator costs as much as three look-ups
@@ -85,6 +102,7 @@ class FastPath:
         addresses: Addresses with a lock, as they are spelt in the locks.
         routes: Normalised routes with a lock; None if there are none.
         ranges: Test for ranges and spellings; None if no lock is on a range or an address.
+        values: Test for named values; None if no lock is on one.
     """
 
     callers: Container[object]
@@ -92,6 +110,7 @@ class FastPath:
     addresses: Container[object]
     routes: Container[object] | None
     ranges: AddressRanges | None
+    values: ValueLocks | None = None
 
 
 def build_fast_path(view: LockView) -> FastPath:
@@ -105,6 +124,7 @@ def build_fast_path(view: LockView) -> FastPath:
         addresses=tables["address"],
         routes=tables["resource"] if len(tables["resource"]) else None,
         ranges=AddressRanges(view) if view.lengths or tables["address"] else None,
+        values=ValueLocks(view) if any(tables[name] for name in (VALUE_SCOPE, *PAIR_SCOPES)) else None,
     )
 
 

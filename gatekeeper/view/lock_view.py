@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gatekeeper.model import Cursor, Lock, Update
 from gatekeeper.view import sharded_table
@@ -28,16 +28,24 @@ from gatekeeper.view.lock_tuples import (
 )
 from gatekeeper.view.lookup_keys import (
     ADDRESS_BITS,
+    PAIR_SCOPES,
     RANGE_TABLES,
+    VALUE_NAME,
+    VALUE_SCOPE,
+    is_of_callers,
     normalize_route,
+    pair_value,
     parse_address,
     prefix_length,
     table_keys,
+    value_key,
 )
 from gatekeeper.view.sharded_table import LockTable, TableBuilder
 
 # What this version enforces. Other words are ignored and counted, so that the feed may grow.
+# Those of named values have a colon and a name behind them.
 SCOPES = ("caller", "tenant", "address", "range", "resource", "everyone")
+VALUE_SCOPES = (VALUE_SCOPE, *PAIR_SCOPES)
 ACTIONS = ("deny", "slow", "tag", "suspend")
 ON_STALES = ("keep", "allow")
 
@@ -45,7 +53,7 @@ IGNORED_MAX = 100  # distinct words counted apart, so that a source cannot use u
 
 NEVER_NS = 1 << 63  # later than any lock ends
 
-TABLES = ("caller", "tenant", "address", "resource", "everyone", *RANGE_TABLES.values())
+TABLES = ("caller", "tenant", "address", "resource", "everyone", *RANGE_TABLES.values(), *VALUE_SCOPES)
 PREFIX_TABLES = tuple(RANGE_TABLES.values())
 LARGE = 10_000  # locks; ended ones are removed from a larger view less often
 PRUNE_LARGE_NS = 10_000_000_000
@@ -55,21 +63,37 @@ class ViewOutOfStep(Exception):  # expected: an answer was lost, or came twice
     """The update does not follow from the view's version; only a snapshot helps."""
 
 
+NO_VALUES: Mapping[str, str] = MappingProxyType({})
+
+
 class RequestScopes(NamedTuple):
-    """The scopes by which one request may be locked; "" is absent, and no lock applies to an absent scope."""
+    """The scopes by which one request may be locked; "" is absent, and no lock applies to an absent scope.
+
+    `values` has the named values of the request.
+    """
 
     caller: str = ""
     tenant: str = ""
     address: str = ""
     resource: str = ""
+    values: Mapping[str, str] = NO_VALUES
 
 
 NO_SCOPES = RequestScopes()
 
 
-def request_scopes(*parts: object) -> RequestScopes:
-    """The scopes from values in the order of `RequestScopes`; a value that is not a str counts as absent."""
-    return RequestScopes(*(part if isinstance(part, str) else "" for part in parts))
+def request_scopes(caller: object, tenant: object, address: object, resource: object) -> RequestScopes:
+    """The scopes from these values; one that is not a str counts as absent."""
+    return RequestScopes(*map(_present, (caller, tenant, address, resource)))
+
+
+def _present(part: Any) -> Any:
+    return part if isinstance(part, str) else ""
+
+
+def named_values(values: Mapping[str, Any]) -> dict[str, str]:
+    """The named values of a request that are present: text, and not empty."""
+    return {name: value for name, value in values.items() if isinstance(value, str) and value}
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
@@ -102,7 +126,10 @@ class LockView:
         )
         # A lock on a caller that is an address is also in a table of addresses.
         return with_pauses(
-            lock for name, locks in by_key for lock in locks if name == "caller" or lock[SCOPE] != "caller"
+            lock
+            for name, locks in by_key
+            for lock in locks
+            if is_of_callers(name) or not is_of_callers(lock[SCOPE])
         )
 
     def __len__(self) -> int:
@@ -122,9 +149,19 @@ class LockView:
         if scopes.address:
             on_address = self._on_address(scopes.address)
             # Only a request without a caller is counted by its address.
-            locks += [lock for lock in on_address if lock[SCOPE] != "caller" or not scopes.caller]
+            locks += [lock for lock in on_address if not (scopes.caller and is_of_callers(lock[SCOPE]))]
+        if scopes.values:
+            locks += self._on_values(scopes)
         route = normalize_route(scopes.resource)
-        return [lock for lock in locks if not lock[RESOURCE] or normalize_route(lock[RESOURCE]) == route]
+        return [lock for lock in locks if _is_narrowed_to(lock, route, scopes.values)]
+
+    def _on_values(self, scopes: RequestScopes) -> list[LockTuple]:
+        """The locks on a value, a caller or a tenant of a request with named values."""
+        table = self.tables[VALUE_SCOPE]
+        locks = [lock for item in scopes.values.items() for lock in table.get(value_key(*item), ())]
+        for scope, key in zip(PAIR_SCOPES, (scopes.caller, scopes.tenant), strict=True):
+            locks += self.tables[scope].get(key, ()) if key else ()
+        return locks
 
     def is_suspended(self, wall_ns: int) -> bool:
         """Whether a suspension (the off switch of the whole fleet) is in force at this time."""
@@ -151,6 +188,13 @@ class LockView:
         for length in self.lengths.get(name, ()):
             locks += table.get(1 << length | parsed.number >> (bits - length), ())
         return locks
+
+
+def _is_narrowed_to(lock: LockTuple, route: str, values: Mapping[str, str]) -> bool:
+    """Whether the second part of a lock's key, if it has one, is that of the request."""
+    if name := pair_value(lock[SCOPE]):
+        return name in values and bool(values[name] == lock[RESOURCE])
+    return not lock[RESOURCE] or normalize_route(lock[RESOURCE]) == route
 
 
 EMPTY = LockView(None, dict.fromkeys(TABLES, sharded_table.EMPTY))
@@ -249,7 +293,8 @@ def _is_enforced(lock: LockTuple) -> bool:
 def _unknown_words(lock: LockTuple, *, has_key: bool) -> list[str]:
     """The words of a lock that this version does not know, mostly none."""
     words = []
-    if lock[SCOPE] not in SCOPES:
+    kind, _, name = lock[SCOPE].partition(":")
+    if lock[SCOPE] not in SCOPES and (kind not in VALUE_SCOPES or VALUE_NAME.fullmatch(name) is None):
         words.append(f"scope {lock[SCOPE]}")
     elif not has_key:
         words.append("malformed range")

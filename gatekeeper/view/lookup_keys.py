@@ -17,6 +17,11 @@ LookupKey = str | int
 EXACT_TABLES = ("caller", "tenant", "address", "everyone")  # keyed by the lock's own key
 RANGE_TABLES = {4: "range4", 6: "range6"}  # by IP version
 ADDRESS_BITS = {4: 32, 6: 128}
+# Scopes of locks by a named value, in front of a colon and its name; each is a table. The locks of the first
+# are keyed by name and value; those of the others by caller or tenant, and have the value as their resource.
+VALUE_SCOPE = "value"
+PAIR_SCOPES = ("caller+value", "tenant+value")
+VALUE_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 ADDRESS_CALLER = "address:"  # begins the name of a caller that is counted by its address
 IPV4_MAPPED_PREFIX = bytes(10) + b"\xff\xff"  # ::ffff:0:0/96
 CACHED_ROUTES_MAX = 4_096
@@ -42,9 +47,9 @@ class NumericAddress(NamedTuple):
 
 def table_key(scope: str, key: str) -> TableKey | None:
     """The table and key for a lock; None for an unknown scope, or a range that is not a CIDR block."""
-    if scope == "range":
-        return range_key(key)
-    if scope == "address" and "/" in key:  # IPv6 callers are often counted by /64
+    if ":" in scope:
+        return _value_table_key(scope, key)
+    if scope == "range" or (scope == "address" and "/" in key):  # IPv6 callers are often counted by /64
         return range_key(key)
     if scope == "address" and (address := parse_address(key)):
         if address.version == 6:  # has many spellings
@@ -67,10 +72,43 @@ def table_keys(scope: str, key: str) -> tuple[TableKey, ...]:
     home = table_key(scope, key)
     if home is None:
         return ()
-    if scope == "caller" and key.startswith(ADDRESS_CALLER):
+    if is_of_callers(scope) and key.startswith(ADDRESS_CALLER):
         by_address = table_key("address", key.removeprefix(ADDRESS_CALLER))
         return (home,) if by_address is None else (home, by_address)
     return (home,)
+
+
+def is_of_callers(scope: str) -> bool:
+    """Whether the key of locks of this scope is a caller.
+
+    >>> is_of_callers("caller"), is_of_callers("caller+value:model"), is_of_callers("tenant")
+    (True, True, False)
+    """
+    return scope == "caller" or scope.startswith("caller+")
+
+
+def pair_value(scope: str) -> str:
+    """The named value that locks of this scope have in place of a route; "" if they have none.
+
+    >>> pair_value("caller+value:model"), pair_value("value:model"), pair_value("caller")
+    ('model', '', '')
+    """
+    kind, _, name = scope.partition(":")
+    return name if kind in PAIR_SCOPES else ""
+
+
+def value_key(name: str, value: str) -> str:
+    """The key of the locks on all requests with a named value."""
+    return f"{name}={value}"
+
+
+def _value_table_key(scope: str, key: str) -> TableKey | None:
+    kind, _, name = scope.partition(":")
+    if VALUE_NAME.fullmatch(name) is None:
+        return None
+    if kind == VALUE_SCOPE:
+        return TableKey(kind, value_key(name, key))
+    return TableKey(kind, key) if kind in PAIR_SCOPES else None
 
 
 def range_key(text: str) -> TableKey | None:

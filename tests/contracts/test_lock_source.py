@@ -85,6 +85,19 @@ def test_clearing_one_lock_leaves_the_others_of_the_caller(publisher: LockPublis
     assert locks_of(updated(view, publisher)) == {a_lock(policy="flood"), a_lock(resource="/v1/export")}
 
 
+def test_locks_by_a_named_value_arrive_as_they_were_set(publisher: LockPublisher) -> None:
+    locks = [
+        a_lock("large", scope="value:model"),
+        a_lock(scope="caller+value:model", resource="large"),
+        a_lock("acme-inc", scope="tenant+value:model", resource='a "large" model'),
+    ]
+    publisher.publish(*map(Set, locks))
+    view = updated(EMPTY, publisher)
+    assert locks_of(view) == set(locks)
+    publisher.publish(Clear(locks[1].at))
+    assert locks_of(updated(view, publisher)) == {locks[0], locks[2]}
+
+
 def test_a_cursor_of_another_history_gets_a_snapshot(publisher: LockPublisher) -> None:
     publisher.publish(Set(ACME))
     at = publisher.source.fetch(None).at

@@ -31,6 +31,7 @@ from analyzer.config.tables.fields import (
 from analyzer.config.tables.kafka import KafkaTable
 from analyzer.config.tables.limit_overrides import ExceptionTable, ExemptTable, OverrideTable
 from analyzer.config.tables.meters import MeterTable
+from analyzer.config.tables.named_values import GroupingTable
 from analyzer.config.tables.policies import POLICY_TABLES, CandidateTable, PolicyTable
 from analyzer.config.tables.policy_values import WindowTable
 from analyzer.config.tables.retention import RetentionTable
@@ -58,6 +59,7 @@ HEADINGS: dict[str, type[BaseModel]] = {
     "`[delays]`": DelaysTable,
     "`[billing]`": BillingTable,
     "`[privacy]`": PrivacyTable,
+    "`[[groupings]]`": GroupingTable,
     "`[retention]`": RetentionTable,
     "`[[sources]]`": SourceTable,
     "`[sources.fields]`": FieldsTable,

@@ -37,8 +37,8 @@ def first_count(
     mapping: SourceMapping, groupings: Sequence[str], meters: Sequence[Meter], records: Records
 ) -> dict[tuple[str, str, str], dict[str, tuple[int, int]]]:
     """Returns what the first counter has of all days, admitted and denied, by series and meter."""
-    plan = make_plan(groupings, meters, [], {"log": mapping})
-    counter = PythonCounter(plan.sources, plan.groupings, plan.meters)
+    plan = make_plan(groupings, meters, [], {"log": mapping}, (), hostile.NAMED_VALUES)
+    counter = PythonCounter(plan.sources, plan.groupings, plan.meters, named_values=plan.named_values)
     assert counter.feed(records).status == "ok"
     joins = {meter.name: meter.join for meter in plan.bucket_meters}
     found: dict[tuple[str, str, str], dict[str, tuple[int, int]]] = {}
@@ -54,7 +54,7 @@ def second_count(
     mapping: SourceMapping, groupings: Sequence[str], meters: Sequence[Meter], records: Records
 ) -> tuple[RecountedDay, dict[str, str]]:
     """Returns what the second counter has of all days, and the joins of its meters."""
-    plan = make_plan(groupings, meters, [], {"log": mapping})
+    plan = make_plan(groupings, meters, [], {"log": mapping}, (), hostile.NAMED_VALUES)
     joins = {meter.name: meter.join for meter in plan.bucket_meters}
     stored = stored_plan(plan.to_json())
     day = RecountedDay(0, END_S, plan.groupings, joins, {}, {}, Pseudonyms())
@@ -163,6 +163,21 @@ def test_callers_without_a_name_may_have_less_and_all_together_may_not() -> None
     ]
     frozen["caller", "user:ann", ""] = {"requests": (3, 0)}
     assert [one.name for one in differences(day, frozen, joins, {})] == ["user:ann"]
+
+
+def test_values_without_a_name_may_have_less_and_all_together_may_not() -> None:
+    mapping = SourceMapping(
+        caller=("key",), fields={"key": TextField(("key",)), "user": TextField(("user",))}, callers_max=1
+    )
+    records = log_of([(0, "", "large"), (0, "", "small"), (0, "", "huge")])
+    day = assert_no_difference(mapping, ("caller+model", "model"), (), records)
+    assert day.has_chosen_overflow("caller+model")
+    assert not day.has_chosen_overflow("caller")
+    frozen = first_count(mapping, ("model",), (), records)
+    assert frozen["model", "overflow:", ""] == {"requests": (2, 0)}
+    frozen["model", "overflow:", ""] = {"requests": (1, 0)}
+    day, joins = second_count(mapping, ("model",), (), records)
+    assert [one.grouping for one in differences(day, frozen, joins, {})] == ["model"]
 
 
 def test_names_with_a_digest_are_counted_alike() -> None:

@@ -63,6 +63,7 @@ class Asked(msgspec.Struct, forbid_unknown_fields=True):
     resource: str = ""
     address: str = ""
     tenant: str = ""
+    values: dict[str, str] = {}
     status: int | msgspec.UnsetType = msgspec.UNSET
     detail: str | msgspec.UnsetType = msgspec.UNSET
     tags: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
@@ -312,7 +313,11 @@ class Stage:
     def ask(self, asked: Asked) -> None:
         """Asks the gate, and notes what differs."""
         decision = self.world.gate.check(
-            asked.caller, resource=asked.resource, address=asked.address, tenant=asked.tenant
+            asked.caller,
+            resource=asked.resource,
+            address=asked.address,
+            tenant=asked.tenant,
+            **{name: value for name, value in asked.values.items() if name in self.world.gate.values},
         )
         found = shown(decision)
         wanted = {name: getattr(asked, name) for name in found}

@@ -156,7 +156,7 @@ class World:
         self.random = Random(7)
         [source] = plan.sources
         self.log = Log(self.store, self.clock, source)
-        self.gate = Gate(url, clock=self.clock)
+        self.gate = Gate(url, values=tuple(plan.named_values), clock=self.clock)
         self.daemon = self._daemon()
 
     def _daemon(self) -> Daemon:
@@ -183,6 +183,7 @@ class World:
             plan.sources,
             plan.groupings,
             plan.meters,
+            named_values=plan.named_values,
             slots=plan_sums(plan).slot_layouts,
             distinct=plan_sums(plan).distinct_layouts,
         )

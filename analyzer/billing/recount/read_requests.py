@@ -75,6 +75,7 @@ class SourceReading:
         self.mapping, self.secrets = mapping, secrets
         self.fields: Mapping[str, StoredField] = mapping["fields"]
         self.groupings: Sequence[str] = plan["groupings"]
+        self.named_values: Mapping[str, str] = plan.get("named_values", {})
         judged = {policy.get("meter") for _, policy in plan["policies"]}
         self.meters = [
             meter for meter in plan["meters"] if meter["join"] != "distinct" or meter["name"] in judged
@@ -217,11 +218,11 @@ class SourceReading:
         return stored_number(value, field)
 
     def _series(self, grouping: str, caller: str, look_up: ValueAt) -> tuple[str, str, str]:
-        base, _, resource = grouping.partition("+")
+        base, _, second = grouping.partition("+")
         name, _, bits = base.partition("/")
 
         def text(name: str) -> str:
-            field = self.fields.get(name)
+            field = self.fields.get(self.named_values.get(name, name))
             if field is None:
                 return ""
             return counted_text(look_up(field["path"]), field, self.mapping["name_bytes_max"], self.secrets)
@@ -234,7 +235,7 @@ class SourceReading:
             key = address_network(text("address"), 6 if name == "address6" else 4, int(bits))
         else:
             key = text(name)
-        return grouping, key, text("resource") if resource else ""
+        return grouping, key, text(second) if second else ""
 
     def _id(self, look_up: ValueAt) -> str:
         if self.rule is None:

@@ -55,8 +55,9 @@ def differences(
 ) -> Iterator[RecountDifference]:
     """Yields the series and meters that differ, in order.
 
-    `moved` has the requests that count although their record calls them denied, by series. Where callers or
-    resources were counted without their name, one may have less than the log gives, and all together may not.
+    `moved` has the requests that count although their record calls them denied, by series. Where callers,
+    resources or named values were counted without their name, one may have less than the log gives, and all
+    together may not.
     """
     pooled = {meter for meter in joins if meter == DUPLICATES or day.has_overflow or _is_folded(frozen)}
     sums: dict[tuple[str, str, str], list[int]] = defaultdict(lambda: [0] * 6)
@@ -66,8 +67,8 @@ def differences(
             value, denied = stored.get(meter, (0, 0))
             amount = counted.get(meter, NOTHING)
             difference = _difference(series, meter, (value, denied), amount, moved.get(series, 0))
-            by_resource = day.has_resource_overflow and series[0].endswith("resource")
-            if not (by_resource or (series[0].startswith("caller") and meter in pooled)):
+            is_chosen = day.has_chosen_overflow(series[0])
+            if not (is_chosen or (series[0].startswith("caller") and meter in pooled)):
                 if not _fits(difference, joins[meter], moved.get(series, 0)):
                     yield difference
                 continue
@@ -77,7 +78,7 @@ def differences(
             ):
                 yield difference
             if joins[meter] == "sum":
-                total = sums[series[0], "" if by_resource else series[2], meter]
+                total = sums[series[0], "" if is_chosen else series[2], meter]
                 for index, number in enumerate(difference[4:]):
                     total[index] += number
     for (grouping, resource, meter), total in sorted(sums.items()):

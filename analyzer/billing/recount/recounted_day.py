@@ -122,7 +122,9 @@ class RecountedDay:
         self.records = 0  # of the day, before the cut
         self.given: Counter[str] = Counter()  # records of which something was taken as given, by what
         self.callers: dict[int, dict[str, set[str]]] = {}  # by partition and kind, to tell whether all fit
-        self.resources: dict[int, set[str]] = {}  # by partition, for the same reason
+        # By partition, and resource or named value, for the same reason.
+        self.chosen: dict[tuple[int, str], set[str]] = {}
+        self._named_values: set[str] = set()
         self.callers_max = 0
         self.dependent_formats: set[str] = set()  # whose reader is the counter's
         self._partitions = 0
@@ -135,6 +137,7 @@ class RecountedDay:
             for stretch in log.stretches
         ]
         newest = SourceReading(log.source, log.newest, self._secrets, self._readers)
+        self._named_values.update(newest.named_values, *(reading.named_values for _, reading in readings))
         if not readings:
             raise Unsupported(f"no plan of its records is stored for the source {log.source}")
         self.dependent_formats |= {
@@ -192,8 +195,9 @@ class RecountedDay:
         for grouping, key, resource in request.series:
             if grouping not in self._groupings:
                 continue
-            if grouping.endswith("resource"):
-                self.resources.setdefault(self._partitions, set()).add(resource or key)
+            for part, text in zip(grouping.split("+"), (key, resource), strict=False):
+                if self.is_chosen(part) and text:
+                    self.chosen.setdefault((self._partitions, part), set()).add(text)
             of_callers = grouping.partition("+")[0] == "caller"
             series = grouping, self._pseudonyms.of(key) if of_callers else key, resource
             amounts = self.amounts.setdefault(series, {})
@@ -227,7 +231,11 @@ class RecountedDay:
             len(callers) > self.callers_max for kinds in self.callers.values() for callers in kinds.values()
         )
 
-    @property
-    def has_resource_overflow(self) -> bool:
-        """Whether a partition may have had more resources than are counted by name."""
-        return any(len(resources) > self.callers_max for resources in self.resources.values())
+    def is_chosen(self, part: str) -> bool:
+        """Whether a part of a grouping has texts that clients choose: the resource, or a named value."""
+        return part == "resource" or part in self._named_values
+
+    def has_chosen_overflow(self, grouping: str) -> bool:
+        """Whether a partition may have had more of such texts in a grouping than are counted by name."""
+        full = {part for (_, part), texts in self.chosen.items() if len(texts) > self.callers_max}
+        return not full.isdisjoint(grouping.split("+"))

@@ -24,6 +24,7 @@ from analyzer.kernel.database.engine import reading, writing
 from analyzer.kernel.database.installation_secrets import REFERENCES, stored_secret
 from analyzer.kernel.errors import CannotForget
 from analyzer.kernel.tables.billing_tables import referenced_names
+from analyzer.plan import catalog
 from analyzer.plan.meters import DAY_S
 from analyzer.plan.policies import OverrideKind
 from analyzer.replay import generations
@@ -66,7 +67,8 @@ def foresee_forgetting(engine: sa.Engine, name: str) -> ForgettingEffect:
         if override.subject.kind == "caller"
     ]
     with reading(engine) as db:
-        locks = lock_feed.count_locks(db, "caller", name)
+        scopes = catalog.load(db).lock_scopes("caller")
+        locks = sum(lock_feed.count_locks(db, scope, name) for scope in scopes)
     return ForgettingEffect(requests, locks, len(stored))
 
 
@@ -122,6 +124,7 @@ def _free(engine: sa.Engine, caller: Renaming, who: str, random_mark: Callable[[
             end_override(engine, override.id, KINDS, who, FORGOTTEN, random_mark)
     with writing(engine) as db:
         plans.block_flushes(db)
-        locks = lock_feed.of_series(db, "caller", [caller.name])
+        scopes = catalog.load(db).lock_scopes("caller")
+        locks = [key for scope in scopes for key in lock_feed.of_series(db, scope, [caller.name])]
         if locks:
             lock_feed.publish(db, [Clear(key) for key in sorted(locks)], random_mark())

@@ -58,7 +58,8 @@ def rename(engine: sa.Engine, caller: Renaming) -> int:
     with writing(engine) as db:
         of_caller = sa.and_(overrides.c.subject_kind == "caller", overrides.c.subject == caller.name)
         rows += db.execute(sa.update(overrides).where(of_caller).values(subject=caller.pseudonym)).rowcount
-        of_caller = sa.and_(lock_history.c.scope == "caller", lock_history.c.key == caller.name)
+        scopes = catalog.load(db).lock_scopes("caller")
+        of_caller = sa.and_(lock_history.c.scope.in_(scopes), lock_history.c.key == caller.name)
         rows += db.execute(sa.update(lock_history).where(of_caller).values(key=caller.pseudonym)).rowcount
     for keys in _parts(_select_keys(engine, disbelieved.c.caller, caller.name)):
         with writing(engine) as db:

@@ -49,6 +49,9 @@ def _repair(table: dict[str, Any], location: tuple[str | int, ...]) -> None:
         path, placeholder = path[:2], {"path": "-", "unit": "s"} if path[1] == "time" else "-"
         table["fields"] = table["fields"] | {path[1]: placeholder}
         return
+    if path[:1] == ("groupings",) and len(path) > 1 and isinstance(table["groupings"], list):
+        table["groupings"][int(path[1])] = "caller"  # the others of the list are checked by other tables
+        return
     for name in path[:-1]:
         if not isinstance(table.get(name), dict):  # an element of a list: remove the whole list
             path = path[: path.index(name) + 1]

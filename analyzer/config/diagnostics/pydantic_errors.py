@@ -19,6 +19,7 @@ from analyzer.config.tables.delay_limits import DelaysTable
 from analyzer.config.tables.fields import AddressEntry, PlainEntry, ResourceEntry, TimeEntry
 from analyzer.config.tables.kafka import KafkaTable
 from analyzer.config.tables.meters import MeterTable
+from analyzer.config.tables.named_values import GroupingTable
 from analyzer.config.tables.policies import POLICY_TABLES, PolicyTable, table_class
 from analyzer.config.tables.policy_values import WindowTable
 from analyzer.config.tables.retention import RetentionTable
@@ -54,9 +55,9 @@ UNAVAILABLE: dict[tuple[str, ...], dict[str, UnavailableKey]] = {
     },
 }
 
-OF_SEVERAL = (("meters",), ("policies",), ("sources",))  # sections of several tables
+OF_SEVERAL = (("groupings",), ("meters",), ("policies",), ("sources",))  # sections of several tables
 SECTIONS = (
-    *("analyzer", "billing", "database", "delays", "kafka"),
+    *("analyzer", "billing", "database", "delays", "groupings", "kafka"),
     *("meters", "policies", "privacy", "retention", "sources"),
 )
 TABLES: dict[tuple[str, ...], type[BaseModel]] = {
@@ -64,6 +65,7 @@ TABLES: dict[tuple[str, ...], type[BaseModel]] = {
     ("billing",): BillingTable,
     ("database",): DatabaseTable,
     ("delays",): DelaysTable,
+    ("groupings",): GroupingTable,
     ("kafka",): KafkaTable,
     ("meters",): MeterTable,
     ("policies", "window"): WindowTable,
@@ -81,6 +83,7 @@ EXAMPLES = {
     "authenticated": "authenticated = true",
     "count_if": 'count_if = { status = { not = ["401", "403"] } }',
     "deny_if": 'deny_if = { gate = "denied" }',
+    "field": 'field = "NAME", of [sources.fields]',
     "fields": 'api_key = "http.api_key" and other fields below [sources.fields]',
     "groupings": 'groupings = ["caller+resource"]',
     "limit": "limit = 100_000",

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 
 from analyzer.config.tables import ConfigTable
 from analyzer.config.tables.analyzer import long_enough
-from analyzer.config.tables.meters import GroupingName
+from analyzer.config.tables.named_values import GroupingName
 from analyzer.config.values import DAY_S, duration_between, time_zone
 from analyzer.kernel.refused_values import quote, raise_fault
 from analyzer.kernel.secrets import SecretFile

@@ -1,56 +1,16 @@
-"""`[[meters]]`: numbers that are counted besides `requests`, and the groupings that they are counted by."""
+"""`[[meters]]`: numbers that are counted besides `requests`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Annotated
+from collections.abc import Iterable
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from analyzer.config.tables import ConfigTable
 from analyzer.config.tables.fields import FieldsTable
-from analyzer.config.values import ConditionTable, Name, Text, alternatives, suggestion
-from analyzer.kernel.refused_values import quote, raise_fault
-from analyzer.plan.groupings import BY_ADDRESS, BY_OUTCOME, BY_RESOURCE, COUNTED, SHOWN, parse_grouping
+from analyzer.config.values import ConditionTable, Name, Text
 from analyzer.plan.meter_units import Unit
 from analyzer.plan.meters import Meter
-
-# Words of others for what a grouping is called here.
-SYNONYMS = {
-    "ip": "address", "client": "address", "host": "address",
-    "user": "caller", "key": "caller", "api_key": "caller",
-    "organisation": "tenant", "organization": "tenant", "org": "tenant", "customer": "tenant",
-    "route": "resource", "path": "resource", "endpoint": "resource",
-    "all": "everyone", "global": "everyone",
-}  # fmt: skip
-
-
-def _grouping(value: object, names: Sequence[str] = COUNTED) -> str:
-    try:
-        # Addresses of networks and outcomes are counted for judgements alone.
-        return parse_grouping("" if str(value).endswith((BY_ADDRESS, BY_OUTCOME)) else str(value)).name
-    except ValueError:
-        otherwise = f'use {alternatives(names)}, perhaps followed by "{BY_RESOURCE}"'
-        plain_names = [name for name in names if "/" not in name]
-        is_network = "/" in str(value)  # its prefix is wrong, not its name
-        cure = otherwise if is_network else suggestion(value, plain_names, otherwise)
-        if str(value) in SYNONYMS:
-            cure = f"did you mean {quote(SYNONYMS[str(value)])}?"
-        raise_fault(f"{quote(value)} is not a grouping", cure)
-
-
-def _judged_grouping(value: object) -> str:
-    name = _grouping(value, SHOWN)
-    if not parse_grouping(name).is_judged:
-        raise_fault(
-            f"{quote(value)} cannot be limited, because no gate knows the plan of a request",
-            'limit callers by their plan: per = "caller", limit = { free = 1_000, default = 100 }',
-        )
-    return name
-
-
-GroupingName = Annotated[str, BeforeValidator(_grouping)]
-JudgedGroupingName = Annotated[str, BeforeValidator(_judged_grouping)]
 
 
 class MeterTable(ConfigTable):

@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, Field, PlainValidator, model_validator
 
 from analyzer.config.tables import ConfigTable
 from analyzer.config.tables.actions import Action, LockAction
-from analyzer.config.tables.meters import JudgedGroupingName
+from analyzer.config.tables.named_values import JudgedGroupingName
 from analyzer.config.tables.policy_values import (
     LimitReadings,
     PolicyLimit,

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from analyzer.config.tables import ConfigTable
 from analyzer.config.tables.fields import FieldsTable
-from analyzer.config.tables.meters import GroupingName
+from analyzer.config.tables.named_values import GroupingName
 from analyzer.config.values import (
     DAY_S,
     HOUR_S,

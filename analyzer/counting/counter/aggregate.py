@@ -113,9 +113,10 @@ class CountLayout:
         *,
         built_in: Sequence[Meter] = (),
     ) -> None:
-        """The meter `requests` is always there, and those of `built_in_meters` behind all others.
+        """Groupings by a named value have its field: see `with_value_fields`.
 
-        Groupings of addresses by network are counted where slots ask for them, and in no minutes.
+        The meter `requests` is always there, and those of `built_in_meters` behind all others. Groupings of
+        addresses by network are counted where slots ask for them, and in no minutes.
         Raises ValueError for slots of what is not counted.
         """
         self.meters = tuple(in_buckets(with_requests(meters), built_in))
@@ -145,6 +146,7 @@ class CountLayout:
         self.projection = self._projection(dimensions, read, has_outcomes=bool(outcomes))
         self.caller_index = index.get(CALLER)  # index of the caller's column; None: no grouping uses it
         self.resource_index = index.get(RESOURCE)
+        self.value_indexes = {part.value: position for part, position in index.items() if part.value}
         self.bucket_s = gcd(BUCKET_S, *(slot.width_s for slot in (*slots, *outcomes)))
         self.slots = self._compiled_slots(slots)
         self.distinct = [
@@ -290,6 +292,7 @@ class Aggregate:
         self._bucket_ms = layout.bucket_s * 1000
         self.caller_index = layout.caller_index
         self.resource_index = layout.resource_index
+        self.value_indexes = layout.value_indexes
 
     def add(self, requests: RequestColumns, span_ms: TimeSpan) -> Sequence[int]:
         """Counts requests (at least one), and returns the cell of each.

@@ -4,10 +4,11 @@ The rule and its reasons are in docs/decisions/0010. Which callers have a name d
 records of the partition, so that reading the log again gives the same counts.
 
 Each kind of name (`api_key`, `user`, `address`) has separate budgets, so that many names of one kind take no
-room of another. Paths of a source without routes are names of one more kind, `resource`. Names by the rules
-"old" and "new" last for the hour. Those by the rule "drawn" are an LRU cache whose uses are sampled: a record
-at a drawn offset gives its caller a name, or makes the name the most recent one, and the least recent name
-makes room. Sampling keeps the stored state small: one name per 1,024 offsets at most.
+room of another. Paths of a source without routes are names of one more kind, `resource`, and the texts of
+each named value of another one. Names by the rules "old" and "new" last for the hour. Those by the rule
+"drawn" are an LRU cache whose uses are sampled: a record at a drawn offset gives its caller a name, or makes
+the name the most recent one, and the least recent name makes room. Sampling keeps the stored state small: one
+name per 1,024 offsets at most.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import hashlib
 from bisect import bisect_left
 from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from analyzer.kernel.model import NO_HOUR, CounterState, NamedCallers, NamedHow
 
@@ -26,6 +28,8 @@ OVERFLOW = "overflow:"
 FOLDED = "folded:"
 # In front of a resource among the names; no field of a caller is called so.
 OF_RESOURCE = "resource:"
+# The same for a text of a named value: no field's name has a slash.
+OF_VALUE = "value/{name}:"
 NOT_CALLERS = (OVERFLOW, FOLDED)  # rows of many callers: no policy judges them
 
 HOUR_MS = 3_600_000
@@ -37,6 +41,22 @@ AHEAD_RUN_MAX = 100
 NAMING_RULES: tuple[NamedHow, ...] = ("old", "new", "drawn")
 BLOCK_BITS = 10  # one offset of each 1,024 is drawn
 BLOCK_MASK = (1 << BLOCK_BITS) - 1
+
+
+class ChosenNames(NamedTuple):
+    """A column of texts that clients choose, which are bounded in number as callers are."""
+
+    prefix: str  # in front of each among the names
+    texts: list[str]  # an empty one needs no name
+
+    @property
+    def typed(self) -> set[str]:
+        """Returns the texts as they stand among the names of callers.
+
+        >>> sorted(ChosenNames(OF_RESOURCE, ["/a", "", "/b", "/a"]).typed)
+        ['resource:/a', 'resource:/b']
+        """
+        return {self.prefix + text for text in set(self.texts) if text}
 
 
 class NamedHour:
@@ -136,51 +156,52 @@ class CallerBudget:
         times_ms: Sequence[int],
         span_ms: tuple[int, int],
         offsets: Sequence[int],
-        resources: list[str] | None = None,
-    ) -> tuple[list[str], list[str] | None]:
-        """Returns the names under which each request is counted: its caller's, its resource's, or OVERFLOW.
+        chosen: Sequence[ChosenNames] = (),
+    ) -> tuple[list[str], list[list[str]]]:
+        """Returns the names under which each request is counted: its caller's, and its chosen texts.
 
-        The given lists themselves when everything is counted by name. `span_ms` is the earliest and the
-        latest of `times_ms`, which is not empty. Resources are None where they are bounded already; an empty
-        one needs no name.
+        OVERFLOW takes the place of what has no name. The given lists themselves when everything is counted by
+        name. `span_ms` is the earliest and the latest of `times_ms`, which is not empty. `chosen` has the
+        columns of resources and named values that are not bounded already.
         """
         if self._stays_in_hour(span_ms):
             run, near = self._behind_run, len(callers)
             if run:
                 self._behind_run = max(0, run - near) if run > 0 else min(0, run + near)
-            if self._all_fit(callers, typed_resources(resources or ())):
+            if self._all_fit(callers, typed_names(chosen)):
                 if self._hour.drawn:
-                    self._draw_again(callers, offsets, resources)
-                return callers, resources
+                    self._draw_again(callers, offsets, chosen)
+                return callers, [column.texts for column in chosen]
             self._behind_run = run
         drawn = set(drawn_among(offsets))
-        names, routes = [], []
+        names: list[str] = []
+        columns: list[list[str]] = [[] for _ in chosen]
         for index, (caller, ms) in enumerate(zip(callers, times_ms, strict=True)):
             if ms // HOUR_MS != self._hour.number or self._behind_run:
                 self._advance_to(ms // HOUR_MS)
             names.append(caller if self._has_name(caller, is_drawn=index in drawn) else OVERFLOW)
-            if resources is not None:
-                route = resources[index]
-                has_name = not route or self._has_name(OF_RESOURCE + route, is_drawn=index in drawn)
-                routes.append(route if has_name else OVERFLOW)
-        return names, None if resources is None else routes
+            for column, (prefix, texts) in zip(columns, chosen, strict=True):
+                text = texts[index]
+                has_name = not text or self._has_name(prefix + text, is_drawn=index in drawn)
+                column.append(text if has_name else OVERFLOW)
+        return names, columns
 
     def has_names(
-        self, callers: Collection[str], span_ms: tuple[int, int], resources: Collection[str] | None = None
+        self, callers: Collection[str], span_ms: tuple[int, int], chosen: Sequence[ChosenNames] = ()
     ) -> bool:
-        """Whether all callers and resources have a name, now and behind any requests within `span_ms`."""
+        """Whether all callers and chosen texts have a name, now and behind any requests within `span_ms`."""
         hour = self._hour
         return (
             self._stays_in_hour(span_ms)
             and not hour.drawn
             and hour.names.issuperset(callers)
-            and hour.names >= typed_resources(resources or ())
+            and hour.names >= typed_names(chosen)
         )
 
     def known_names(self, callers: Iterable[str], prefix: str = "") -> list[str]:
         """Returns each caller, or OVERFLOW for one without a name; gives none of them a name.
 
-        With the prefix OF_RESOURCE each resource, of which an empty one stays as it is.
+        With the prefix of chosen texts each of them, of which an empty one stays as it is.
         """
         names, previous = self._hour.names, self._before.names
         return [
@@ -209,12 +230,12 @@ class CallerBudget:
         first, last = (ms // HOUR_MS for ms in span_ms)
         return last == self._hour.number and first >= last - FAR_HOURS
 
-    def _all_fit(self, callers: list[str], resources: Collection[str]) -> bool:
-        """Names all callers and typed resources at once; False, and names none, if a limit were exceeded."""
+    def _all_fit(self, callers: list[str], typed: Collection[str]) -> bool:
+        """Names all callers and typed texts at once; False, and names none, if a limit were exceeded."""
         hour = self._hour
-        if hour.names.issuperset(callers) and hour.names.issuperset(resources):
+        if hour.names.issuperset(callers) and hour.names.issuperset(typed):
             return True
-        unnamed = set(callers).union(resources) - hour.names
+        unnamed = set(callers).union(typed) - hour.names
         old = unnamed & self._before.names
         new = unnamed - old
         if not (hour.has_room("old", old, self._max) and hour.has_room("new", new, self._max)):
@@ -223,9 +244,9 @@ class CallerBudget:
         hour.add("new", new)
         return True
 
-    def _draw_again(self, callers: list[str], offsets: Sequence[int], resources: list[str] | None) -> None:
+    def _draw_again(self, callers: list[str], offsets: Sequence[int], chosen: Sequence[ChosenNames]) -> None:
         for index in drawn_among(offsets):
-            for name in (callers[index], OF_RESOURCE + resources[index] if resources else ""):
+            for name in (callers[index], *(prefix + texts[index] for prefix, texts in chosen)):
                 if self._hour.is_drawn(name):
                     self._hour.draw(name, self._max)
 
@@ -263,13 +284,9 @@ class CallerBudget:
         self._before, self._hour = self._hour, hour
 
 
-def typed_resources(resources: Iterable[str]) -> set[str]:
-    """Returns the names of resources as they stand among those of callers; an empty one has none.
-
-    >>> sorted(typed_resources(["/a", "", "/b", "/a"]))
-    ['resource:/a', 'resource:/b']
-    """
-    return {OF_RESOURCE + resource for resource in set(resources) if resource}
+def typed_names(chosen: Iterable[ChosenNames]) -> set[str]:
+    """Returns the texts of all columns as they stand among the names of callers."""
+    return set[str]().union(*(column.typed for column in chosen))
 
 
 def caller_kind(caller: str) -> str:

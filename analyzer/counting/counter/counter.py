@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from analyzer.counting.counter.aggregate import Aggregate, CountLayout
 from analyzer.counting.counter.count_tables import join_tables
@@ -25,7 +26,7 @@ from analyzer.kernel.model import (
     SlotLayout,
 )
 from analyzer.kernel.shipping_delays import DelaySample
-from analyzer.plan.groupings import parse_grouping
+from analyzer.plan.groupings import parse_grouping, with_value_fields
 from analyzer.plan.mapping import SourceMapping
 from analyzer.plan.meters import REQUESTS, Meter, built_in_meters
 from analyzer.sources.batches.codecs import Decompressor
@@ -46,6 +47,7 @@ class PythonCounter:
     Args:
         mappings: How records are read, by source.
         groupings: Names of the groupings that are counted.
+        named_values: The field of each named value.
         meters: The meters; `requests` always is among them.
         slots: What is counted by slots, besides minutes.
         distinct: Meters of distinct values, and the series whose values are returned.
@@ -67,6 +69,7 @@ class PythonCounter:
         groupings: Iterable[str],
         meters: Sequence[Meter] = (REQUESTS,),
         *,
+        named_values: Mapping[str, str] = MappingProxyType({}),
         slots: Sequence[SlotLayout] = (),
         distinct: Sequence[DistinctLayout] = (),
         rows_max: int = ROWS_MAX,
@@ -79,7 +82,7 @@ class PythonCounter:
         self._id_secret = id_secret
         self._forgotten = forgotten
         self._layout = CountLayout(
-            [parse_grouping(name) for name in groupings],
+            [with_value_fields(parse_grouping(name), named_values) for name in groupings],
             meters,
             slots,
             distinct,

@@ -8,7 +8,13 @@ from itertools import compress, groupby
 from typing import NamedTuple
 
 from analyzer.counting.counter.aggregate import Aggregate
-from analyzer.counting.counter.caller_budget import OF_RESOURCE, OVERFLOW, CallerBudget
+from analyzer.counting.counter.caller_budget import (
+    OF_RESOURCE,
+    OF_VALUE,
+    OVERFLOW,
+    CallerBudget,
+    ChosenNames,
+)
 from analyzer.counting.counter.distinct_values import DistinctValues
 from analyzer.counting.counter.event_ids import EventIds, without_ids
 from analyzer.counting.counter.outcomes import Outcomes
@@ -186,7 +192,7 @@ class PartitionCounter:
         duplicates = requests.only(repeated)
         span_ms = min(requests.times_ms), max(requests.times_ms)
         if column is None or self.memory.budget.has_names(
-            duplicates.dimensions[column], span_ms, self._bounded_resources(duplicates)
+            duplicates.dimensions[column], span_ms, self._chosen_names(duplicates)
         ):
             fresh = requests.only(new)
             if fresh.times_ms:
@@ -207,12 +213,12 @@ class PartitionCounter:
     def _count_duplicates(self, requests: RequestColumns) -> None:
         column = self.aggregate.caller_index
         if column is not None:
-            resources = self._bounded_resources(requests)
-            names = self.memory.budget.known_names(requests.dimensions[column])
+            budget = self.memory.budget
+            for index, prefix in self._chosen_columns:
+                texts = budget.known_names(requests.dimensions[index], prefix)
+                requests = _with_column(requests, index, texts)
+            names = budget.known_names(requests.dimensions[column])
             requests = _with_column(requests, column, names)
-            if resources is not None:
-                routes = self.memory.budget.known_names(resources, OF_RESOURCE)
-                requests = _with_column(requests, self.aggregate.resource_index, routes)
         self.aggregate.add_duplicates(requests)
         self.seen += len(requests.times_ms)
         self.duplicate += len(requests.times_ms)
@@ -257,25 +263,35 @@ class PartitionCounter:
     def _within_budget(
         self, requests: RequestColumns, column: int, span_ms: tuple[int, int], offsets: Sequence[int]
     ) -> RequestColumns:
-        """Returns the requests with OVERFLOW in place of callers and resources beyond the limit.
+        """Returns the requests with OVERFLOW in place of callers and chosen texts beyond the limit.
 
         `column` is the index of the caller's column.
         """
-        callers, resources = requests.dimensions[column], self._bounded_resources(requests)
-        names, routes = self.memory.budget.names_to_count(
-            callers, requests.times_ms, span_ms, offsets, resources
+        callers = requests.dimensions[column]
+        names, columns = self.memory.budget.names_to_count(
+            callers, requests.times_ms, span_ms, offsets, self._chosen_names(requests)
         )
         if names is callers:
             return requests
         self.overflow += names.count(OVERFLOW)
-        if routes is not None:
-            requests = _with_column(requests, self.aggregate.resource_index, routes)
+        for (index, _), texts in zip(self._chosen_columns, columns, strict=True):
+            requests = _with_column(requests, index, texts)
         return _with_column(requests, column, names)
 
-    def _bounded_resources(self, requests: RequestColumns) -> list[str] | None:
-        """Returns the resources that need names; None where routes bound them, or no grouping uses them."""
-        column = self.aggregate.resource_index
-        return requests.dimensions[column] if self.memory.bounds_resources and column is not None else None
+    @property
+    def _chosen_columns(self) -> list[tuple[int, str]]:
+        """The columns of texts that clients choose and that need names, each with the prefix of these.
+
+        The resource, where no routes bound it, and then the named values.
+        """
+        values = self.aggregate.value_indexes
+        resource = self.aggregate.resource_index if self.memory.bounds_resources else None
+        columns = [] if resource is None else [(resource, OF_RESOURCE)]
+        return [*columns, *((index, OF_VALUE.format(name=name)) for name, index in sorted(values.items()))]
+
+    def _chosen_names(self, requests: RequestColumns) -> list[ChosenNames]:
+        """Returns the texts of these columns."""
+        return [ChosenNames(prefix, requests.dimensions[index]) for index, prefix in self._chosen_columns]
 
     def _reject(self, rejected: list[Rejected]) -> None:
         self.rejected += rejected
@@ -338,9 +354,7 @@ def _times_ms(kafka_ms: Sequence[int | None], times_ms: Sequence[int]) -> Sequen
     return [own if ms is None or ms < 0 else ms for ms, own in zip(kafka_ms, times_ms, strict=True)]
 
 
-def _with_column(requests: RequestColumns, column: int | None, names: Sequence[str]) -> RequestColumns:
-    """Returns the requests with other names in a column; as they are without the column."""
-    if column is None:
-        return requests
+def _with_column(requests: RequestColumns, column: int, names: Sequence[str]) -> RequestColumns:
+    """Returns the requests with other names in a column."""
     preceding, following = requests.dimensions[:column], requests.dimensions[column + 1 :]
     return requests._replace(dimensions=[*preceding, list(names), *following])

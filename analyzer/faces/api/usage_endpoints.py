@@ -14,14 +14,14 @@ from analyzer.billing.reports.day_report import NotFrozen, read_report, report_r
 from analyzer.billing.reports.day_status import day_statuses
 from analyzer.billing.reports.report_lines import ReportSums, line_cells, report_columns, usage_lines
 from analyzer.callers.counted_names import never_counted
-from analyzer.counting.usage import UsageQuery, is_counted, usage_rows
+from analyzer.counting.usage import UsageQuery, counted_values, is_counted, usage_rows
 from analyzer.counting.usage_rows import UsageAnswer
 from analyzer.counting.usage_windows import counted_meters, final_until_s
 from analyzer.faces.api.endpoints import ApiContext, ApiRequest, Endpoint, NotPossible, NotThere
 from analyzer.faces.api.pages import ROWS_MAX, PlacedRow
 from analyzer.faces.api.requested_values import parameter
 from analyzer.faces.day_answers import audit_fields, day_fields
-from analyzer.plan.groupings import Grouping, parse_grouping
+from analyzer.plan.groupings import Grouping, known_grouping
 from analyzer.plan.windows import is_zone
 
 WIDTHS_S = {"minute": 60, "hour": 3_600, "day": 86_400}
@@ -68,9 +68,13 @@ def _rows(context: ApiContext, request: ApiRequest, *, top: int | None) -> Itera
         yield made, row
 
 
+def _known(context: ApiContext, name: str) -> Grouping:
+    return known_grouping(name, {*context.settings.named_values, *counted_values(context.engine)})
+
+
 def _grouping(context: ApiContext, name: str) -> Grouping:
     try:
-        grouping = parse_grouping(name)
+        grouping = _known(context, name)
     except ValueError as error:
         raise NotPossible(f"`by`: {error}") from error
     if grouping.name != "caller" and not is_counted(context.engine, grouping.name):
@@ -109,7 +113,7 @@ def list_report(context: ApiContext, request: ApiRequest) -> Iterator[PlacedRow]
     if zone not in zones:
         raise NotPossible(f"`zone` must be one of [billing] zones: {', '.join(zones)}")
     try:
-        parse_grouping(request["by"])
+        _known(context, request["by"])
         report = read_report(context.engine, zone, first, last, request["by"], request["meter"])
     except (NotFrozen, LookupError, ValueError) as error:
         raise NotPossible(str(error)) from error

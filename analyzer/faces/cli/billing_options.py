@@ -11,10 +11,11 @@ from zoneinfo import ZoneInfo
 
 from analyzer.billing.days.day_rows import day_at
 from analyzer.billing.reports.day_report import NotFrozen
+from analyzer.counting.usage import counted_values
 from analyzer.faces.cli.described_options import Option
 from analyzer.faces.cli.exit_codes import usage_error
 from analyzer.faces.cli.options import parse_time, second_at
-from analyzer.plan.groupings import parse_grouping
+from analyzer.plan.groupings import known_grouping
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -88,10 +89,10 @@ def _dates(engine: sa.Engine, what: str, when: str, zone: str) -> Dates:
 
 
 @contextmanager
-def of_known_names(by: str) -> Iterator[None]:
+def of_known_names(engine: sa.Engine, by: str) -> Iterator[None]:
     """Exits with 2 for a grouping or a meter that closed days do not have."""
     try:
-        parse_grouping(by)
+        known_grouping(by, counted_values(engine))
         yield
     except NotFrozen as error:
         raise usage_error(

@@ -11,12 +11,12 @@ from analyzer.plan.meters import DAY_S, JOINS
 from analyzer.plan.policies import SHADOW, Policy, limits_by_plan, limits_by_route
 from gatekeeper.model import Lock, LockKey
 
-SHARED_SCOPES = ("resource", "everyone")  # of locks on requests of any client
+SHARED_SCOPES = ("resource", "everyone", "value")  # of locks on requests of any client
 
 
 def lock_key(policy: Policy, total: TotalKey) -> LockKey:
     """Returns the key of a policy's lock on the series of a total."""
-    return LockKey(parse_grouping(policy.per).scope, total.key, total.resource, policy.name)
+    return LockKey(parse_grouping(policy.per).lock_scope, total.key, total.resource, policy.name)
 
 
 def earned_lock(

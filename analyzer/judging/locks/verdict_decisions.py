@@ -92,7 +92,8 @@ def _places(verdict: Verdict) -> Iterator[Place]:
     """
     for name, key, resource in verdict.series:
         grouping = parse_grouping(name)
-        yield grouping.scope, verdict.caller if grouping.is_of_callers and key == OVERFLOW else key, resource
+        name_asked = verdict.caller if grouping.is_of_callers and key == OVERFLOW else key
+        yield grouping.lock_scope, name_asked, resource
 
 
 def _supports(span: Span, verdict: Verdict) -> bool:

@@ -12,6 +12,7 @@ from analyzer.counting.counter.caller_budget import (
     OF_RESOURCE,
     OVERFLOW,
     CallerBudget,
+    ChosenNames,
     drawn_among,
     drawn_offset,
 )
@@ -54,12 +55,13 @@ def test_resources_have_a_budget_of_the_same_size_and_hour(hours: Sequence[int])
             part = slice(at, at + size)
             of_part = times_ms[part]
             span_ms = of_part[0], of_part[-1]
-            answer = budget.names_to_count(callers[part], of_part, span_ms, range(6)[part], resources[part])
+            chosen = [ChosenNames(OF_RESOURCE, resources[part])]
+            answer = budget.names_to_count(callers[part], of_part, span_ms, range(6)[part], chosen)
             names += answer[0]
-            routes += answer[1] or ()
+            routes += answer[1][0]
         found.append((names, routes))
-        assert budget.has_names(["api_key:a"], span_ms, ["/a", ""])
-        assert not budget.has_names(["api_key:a"], span_ms, ["/never"])
+        assert budget.has_names(["api_key:a"], span_ms, [ChosenNames(OF_RESOURCE, ["/a", ""])])
+        assert not budget.has_names(["api_key:a"], span_ms, [ChosenNames(OF_RESOURCE, ["/never"])])
         assert budget.known_names(["/a", "", "/never"], OF_RESOURCE) == ["/a", "", OVERFLOW]
     assert found[0] == found[1]
     if not any(hours):

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from analyzer.plan.groupings import COUNTED, SHOWN, Dimension, Network, parse_grouping
+from analyzer.plan.groupings import (
+    BASES,
+    COUNTED,
+    SHOWN,
+    Dimension,
+    Network,
+    known_grouping,
+    parse_grouping,
+    with_value_fields,
+)
 from gatekeeper.model import LockKey
 
 CALLER, RESOURCE = Dimension("caller"), Dimension("resource")
+MODEL = Dimension("model", value="model")
 
 
 @pytest.mark.parametrize(
@@ -29,6 +39,10 @@ CALLER, RESOURCE = Dimension("caller"), Dimension("resource")
         ),
         ("everyone", None, None, "everyone", "all callers together"),
         ("plan", Dimension("plan"), None, "", "each plan"),
+        ("model", MODEL, None, "value", "each model"),
+        ("model+resource", MODEL, RESOURCE, "value", "each model and resource"),
+        ("caller+model", CALLER, MODEL, "caller", "each caller and model"),
+        ("tenant+model", Dimension("tenant"), MODEL, "tenant", "each tenant and model"),
     ],
 )
 def test_a_grouping_is_found_by_its_name(
@@ -42,7 +56,8 @@ def test_a_grouping_is_found_by_its_name(
 @pytest.mark.parametrize(
     "name",
     [
-        *("", "user", "caller+", "+resource", "caller+tenant", "resource+resource", "everyone+resource"),
+        *("", "User", "caller+", "+resource", "caller+tenant", "resource+resource", "everyone+resource"),
+        *("caller+plan", "caller+model+resource", "address+model", "everyone+model", "model+caller"),
         *("address/", "address/0", "address/33", "address/024", "address6/129", "address4/24", "address/-1"),
         *("caller/24", "address/24+caller", "Caller", "address/24 "),
     ],
@@ -55,3 +70,26 @@ def test_any_other_name_is_refused_with_those_there_are(name: str) -> None:
 def test_the_groupings_in_messages_exist() -> None:
     assert [parse_grouping(name).name for name in COUNTED] == list(COUNTED)
     assert [name for name in COUNTED if parse_grouping(name).is_judged] == list(SHOWN)
+
+
+def test_a_grouping_by_a_named_value_is_known_by_its_definition() -> None:
+    assert known_grouping("tenant+model", {"model"}) == parse_grouping("tenant+model")
+    assert known_grouping("caller", {"model"}) == BASES["caller"]
+    with pytest.raises(ValueError, match=r"'team' is not a grouping: use caller, .*, model, or"):
+        known_grouping("team", {"model"})
+    with_field = with_value_fields(parse_grouping("model+resource"), {"model": "llm_model"})
+    assert with_field.dimensions == (Dimension("llm_model", value="model"), RESOURCE)
+
+
+@pytest.mark.parametrize(
+    ("name", "scope"),
+    [
+        ("caller+resource", "caller"),
+        ("model", "value:model"),
+        ("model+resource", "value:model"),
+        ("caller+model", "caller+value:model"),
+        ("tenant+model", "tenant+value:model"),
+    ],
+)
+def test_locks_by_a_named_value_have_scopes_that_older_gates_ignore(name: str, scope: str) -> None:
+    assert parse_grouping(name).lock_scope == scope

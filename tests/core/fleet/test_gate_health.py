@@ -18,7 +18,11 @@ from analyzer.gates.gate_health import (
     known_share,
     living_gates,
 )
+from analyzer.gates.unasked_values import newly_unasked, unasked_values
 from analyzer.gates.unknown_callers import BEHIND_MAX_S, LogKnowledge, cause, spellings
+from analyzer.plan.plan import make_plan
+from analyzer.plan.policies import Quota
+from analyzer.plan.windows import Calendar
 from gatekeeper.model import Cursor, GateStatus, LockHits, LockKey
 
 ANN, BOB = "user:ann", "user:bob"
@@ -165,3 +169,30 @@ class TestSummary:
         shop = {("shop", "fine"): 1, ("shop", "shadow"): 1, ("shop", "stale"): 1}
         assert summary.gates == shop | {("till", "stale"): 1}
         assert summary.view_ages_s == {"shop": 41.0}, "the other never had an answer"
+
+
+def test_a_policy_in_force_by_a_value_that_a_living_gate_does_not_take_is_named() -> None:
+    daily = Quota("tokens", 100, Calendar("day"), per="caller+model")
+    shadow = Quota("tried", 100, Calendar("day"), per="model", mode="shadow")
+    noticed = Quota("noticed", 100, Calendar("day"), per="model", action="notify")
+    plan = make_plan([], [], [daily, shadow, noticed, Quota("all", 9, Calendar("day"))])
+    knows, lacks = a_gate("a:1:a", values=("model",)), a_gate("b:1:b", values=("region",))
+    silent = a_gate("c:1:c", report_age_s=SILENT_S + 1)
+    assert unasked_values(plan.policies, [knows, silent]) == []
+    [unasked] = unasked_values(plan.policies, [knows, lacks, silent])
+    assert unasked == ("tokens", "model", ("shop b:1:b",), 1)
+    assert unasked.text.startswith(
+        "tokens cannot be enforced: shop b:1:b does not take the named value model;"
+    )
+    [alone] = unasked_values(plan.policies, [lacks, a_gate("d:1:d")])
+    assert "shop b:1:b and 1 more do not take the named value model, and no other gate does" in alone.text
+
+
+def test_an_activation_refuses_only_what_it_would_begin_to_enforce() -> None:
+    shadow = make_plan([], [], [Quota("tokens", 100, Calendar("day"), per="model", mode="shadow")])
+    enforced = make_plan([], [], [Quota("tokens", 100, Calendar("day"), per="model")])
+    lower = make_plan([], [], [Quota("tokens", 50, Calendar("day"), per="model")])
+    gates = [a_gate()]
+    assert [unasked.policy for unasked in newly_unasked(None, enforced, gates)] == ["tokens"]
+    assert [unasked.policy for unasked in newly_unasked(shadow, enforced, gates)] == ["tokens"]
+    assert newly_unasked(enforced, lower, gates) == newly_unasked(None, shadow, gates) == []

@@ -11,7 +11,7 @@ from msgspec import UNSET
 
 from analyzer.kernel.model import Counter, DistinctLayout, Partition, Record, Records, RecordSet, SlotLayout
 from analyzer.plan.mapping import (
-    FACTS,
+    CALLER_FACTS,
     AddressField,
     Condition,
     Field,
@@ -306,7 +306,7 @@ def json_mappings(draw: st.DrawFn) -> SourceMapping:
         deny_if=draw(st.sampled_from(CONDITIONS)),
         weight=draw(st.sampled_from([UNSET, UNSET, "n"])),
         count_if=draw(st.sampled_from(COUNT_IF)),
-        facts=draw(st.sampled_from([UNSET, ("plan",), ("tenant", "zone"), FACTS])),
+        facts=draw(st.sampled_from([UNSET, ("plan",), ("tenant", "zone"), CALLER_FACTS])),
         value_bytes_max=draw(st.sampled_from([1 << 20, 1 << 20, 120])),
         batch_bytes_max=draw(st.sampled_from([1 << 20, 1 << 20, 3000])),
         sample_bytes=draw(st.sampled_from([256, 16, 0])),
@@ -347,8 +347,10 @@ GROUPINGS = st.sampled_from(
         ("resource",),
         ("caller", "tenant", "address", "everyone", "tenant+resource"),
         ("caller+resource", "address/24", "address6/56", "address", "address/1+resource"),
+        ("caller", "caller+model", "model", "tenant+verb", "model+resource"),
     ]
 )
+NAMED_VALUES = {"model": "user", "verb": "method"}  # the field of each
 METERS = [
     Meter("requests"), Meter("volume", "n"), Meter("largest", "n", "max"), Meter("busy", "took"),
     Meter("spent", "cost", where=(Condition("status", ("200-399",)),)),
@@ -380,7 +382,12 @@ class Wanted(NamedTuple):
     def new(self, counter_class: CounterClass, mapping: SourceMapping) -> Counter:
         """Returns a counter of records of the source "log"."""
         return counter_class(
-            {"log": mapping}, self.groupings, self.meters, slots=self.slots, distinct=self.distinct
+            {"log": mapping},
+            self.groupings,
+            self.meters,
+            named_values=NAMED_VALUES,
+            slots=self.slots,
+            distinct=self.distinct,
         )
 
 

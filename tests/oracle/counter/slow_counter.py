@@ -12,6 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -151,6 +152,11 @@ class Names:
             self.hour, self.before = hour, self.hour
         return self.here(caller, offset)
 
+    def known(self, name: str) -> str:
+        """Returns a name that has one, or the overflow; gives none."""
+        has_name = any(self.has_name(name, hour) for hour in (self.hour, self.before))
+        return name if has_name else "overflow:"
+
     def here(self, caller: str, offset: int) -> str:
         mine, kind = self.how[self.hour], caller.split(":", maxsplit=1)[0]
         kinds = [(how, named.split(":")[0]) for named, how in mine.items()]
@@ -205,6 +211,7 @@ class SlowCounter:
         groupings: Sequence[str],
         meters: Sequence[Meter] = (REQUESTS,),
         *,
+        named_values: Mapping[str, str] = MappingProxyType({}),
         slots: Sequence[SlotLayout] = (),
         distinct: Sequence[DistinctLayout] = (),
         rows_max: int = 10**9,
@@ -218,6 +225,7 @@ class SlowCounter:
             SECRETS[digest.fingerprint] = digest.secret
         self.mapped = {source: with_default_fields(mapping) for source, mapping in mapped.items()}
         self.groupings = groupings
+        self.named_values = named_values
         named = {meter.name: meter for meter in (Meter("requests"), *meters)}
         self.meters = {name: meter for name, meter in named.items() if meter.join != "distinct"}
         if any(isinstance(mapping.weight, str) for mapping in self.mapped.values()):
@@ -321,12 +329,22 @@ class SlowCounter:
                 meters = [*self.meters.values(), *(meter for _, meter in self.distinct)]
                 fields = [meter.field for meter in meters if meter.join == "distinct" and meter.field]
                 of_records = [meter for meter in meters if meter.name != "duplicate records"]
-                found = read_record(value, kafka_ms, mapping, self.dimensions, of_records, fields)
+                found = read_record(value, kafka_ms, mapping, self.fields_read(), of_records, fields)
+                chosen = {name: found.texts[self.named_values[name]] for name in self.values()}
+                found = found._replace(texts={**found.texts, **chosen})
             except Refused as refused:
                 sample = (value or b"")[: mapping.sample_bytes]
                 size = None if value is None else len(value)
                 found = Rejected(at, offset, refused.args[0], sample, kafka_ms, size)
             part.records.append(Read(offset, kafka_ms, found))
+
+    def values(self) -> list[str]:
+        """Returns the named values that are counted by, in order."""
+        return [name for name in self.dimensions if name in self.named_values]
+
+    def fields_read(self) -> list[str]:
+        """Returns the dimensions, with the field of each named value in its place."""
+        return sorted({self.named_values.get(name, name) for name in self.dimensions})
 
     def too_many(self, at: Partition) -> list[Read] | None:
         """Returns the first run of rejected records that is too long; tombstones are left out."""
@@ -508,10 +526,11 @@ class SlowCounter:
                 caller = request.texts["caller"]
                 if is_new:
                     caller = names.of(caller, request.ms, read.offset)
-                elif not any(names.has_name(caller, hour) for hour in (names.hour, names.before)):
-                    caller = "overflow:"
+                else:
+                    caller = names.known(caller)
                 texts = {**request.texts, "caller": caller}
                 texts |= self.resource(at, names, texts, read.offset, is_new=is_new)
+                texts |= self.chosen_values(names, texts, read.offset, is_new=is_new)
                 request = request._replace(texts=texts)
             found.append(request if is_new else None)
             repeated.append(
@@ -533,12 +552,22 @@ class SlowCounter:
         path = texts.get("resource", "")
         if not isinstance(field, mappings.ResourceField) or field.routes or path == "":
             return {}
-        name = f"resource:{path}"
-        if is_new:
-            has_name = names.here(name, offset) == name
-        else:
-            has_name = any(names.has_name(name, hour) for hour in (names.hour, names.before))
-        return {"resource": path if has_name else "overflow:"}
+        return {"resource": self.chosen(names, "resource:", path, offset, is_new=is_new)}
+
+    def chosen_values(
+        self, names: Names, texts: Mapping[str, str], offset: int, *, is_new: bool
+    ) -> dict[str, str]:
+        """Returns the names of a request's named values, one after the other."""
+        return {
+            name: self.chosen(names, f"value/{name}:", texts[name], offset, is_new=is_new)
+            for name in self.values()
+        }
+
+    def chosen(self, names: Names, typed: str, text: str, offset: int, *, is_new: bool) -> str:
+        """Returns the name that a text which the client chose is counted by; an empty one needs none."""
+        name = typed + text
+        counted = names.here(name, offset) if is_new and text else names.known(name)
+        return text if counted == name or not text else "overflow:"
 
     def named(self, at: Partition) -> list[Request | None]:
         return self.walk(at).counted

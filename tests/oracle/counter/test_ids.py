@@ -74,7 +74,11 @@ STEPS = st.lists(
 MAPPINGS = st.builds(
     lambda ids_max, callers, rejected: replace(
         mapping_of(
-            {"id": TextField(("id",)), "resource": ResourceField(("path",))},
+            {
+                "id": TextField(("id",)),
+                "resource": ResourceField(("path",)),
+                "target": TextField(("path",)),
+            },
             future_ms_max=10 * DAY_MS,
             id=EventIdRule("id", HORIZON_MS, ids_max),
         ),
@@ -107,13 +111,17 @@ def taken(step: Step, start: int, ms: int) -> tuple[RecordSet | Records, int]:
     return Records.of(PART, start, start + len(items), items, step.resume_token), ms
 
 
+GROUPINGS = [("caller",), ("caller", "resource"), ("everyone",), ("caller", "caller+model")]
+
+
 @settings(max_examples=deeper(60), deadline=None)
-@given(MAPPINGS, STEPS, st.sampled_from([("caller",), ("caller", "resource"), ("everyone",)]))
+@given(MAPPINGS, STEPS, st.sampled_from(GROUPINGS))
 def test_repeats_are_those_of_the_slow_counter_with_any_drains_and_replacements(
     counter_class: CounterClass, mapping: SourceMapping, steps: list[Step], groupings: Sequence[str]
 ) -> None:
     def new(cls: CounterClass) -> Counter:
-        return cls({"log": mapping}, groupings, [Meter("fine")], id_secret=b"secret")
+        named = {"model": "target"}
+        return cls({"log": mapping}, groupings, [Meter("fine")], named_values=named, id_secret=b"secret")
 
     fast, slow = new(counter_class), new(SlowCounter)
     states, start, ms = CounterStates(), 500, NOW_MS

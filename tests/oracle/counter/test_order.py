@@ -81,7 +81,13 @@ MAPPINGS = st.builds(
 )
 
 
-GROUPINGS = [("caller",), ("caller", "everyone"), ("everyone",), ("caller", "caller+resource", "resource")]
+GROUPINGS = [
+    ("caller",),
+    ("caller", "everyone"),
+    ("everyone",),
+    ("caller", "caller+resource", "resource"),
+    ("caller", "caller+model", "resource", "model"),
+]
 
 
 def taken(step: Step, start: int) -> RecordSet | Records:
@@ -124,7 +130,7 @@ def test_drains_and_replaced_counters_do_not_change_the_counts(
     counter_class: CounterClass, mapping: SourceMapping, steps: list[Step], groupings: Sequence[str]
 ) -> None:
     def new(cls: CounterClass) -> Counter:
-        return cls({"log": mapping}, groupings, [Meter("fine")])
+        return cls({"log": mapping}, groupings, [Meter("fine")], named_values={"model": "plan"})
 
     fast, slow = new(counter_class), new(SlowCounter)
     states = CounterStates()

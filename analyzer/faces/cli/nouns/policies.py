@@ -26,6 +26,9 @@ from analyzer.faces.cli.options import (
 )
 from analyzer.faces.cli.output import json_lines, say, table
 from analyzer.flush.analyzers import apply_file
+from analyzer.gates.gate_health import living_gates
+from analyzer.gates.gate_reports import reporting_gates
+from analyzer.gates.unasked_values import newly_unasked
 from analyzer.judging.brakes import describe_brake
 from analyzer.judging.judged_changes import JudgedChanges
 from analyzer.judging.kinds import policy_kind
@@ -102,13 +105,20 @@ def apply(
 
     An analyzer does this itself when its file was edited since its last start. What is in force and missing
     in this configuration stays, because machines may read different files; --prune removes it. Asks before
-    it stops enforcing a policy. With --dry-run, exit code 1 if this configuration is not in force.
+    it stops enforcing a policy. Refuses to enforce one by a named value that a living gate does not take,
+    with exit code 1. With --dry-run, exit code 1 if this configuration is not in force.
 
     Example: gatelock policies apply --config /etc/gatelock/gatelock.toml
     """
     with reporting_errors():
         settings = load_settings(context, config)
         with open_database(context, config) as engine:
+            unasked = newly_unasked(
+                plan_in_force(engine), settings.plan(), living_gates(reporting_gates(engine))
+            )
+            if unasked:
+                say("\n".join(policy.text for policy in unasked), err=True)
+                raise Exit(FOUND)
 
             def apply_now(*, is_shown_only: bool) -> AppliedPlan:
                 return apply_file(

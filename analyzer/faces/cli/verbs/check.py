@@ -26,6 +26,9 @@ from analyzer.faces.cli.exit_codes import FOUND, reporting_errors, usage_error
 from analyzer.faces.cli.options import ConfigOption, JsonOption, config_file, load_to_run
 from analyzer.faces.cli.output import json_lines, say
 from analyzer.faces.signals.status import installation_status
+from analyzer.gates.gate_health import living_gates
+from analyzer.gates.gate_reports import reporting_gates
+from analyzer.gates.unasked_values import unasked_values
 from analyzer.judging.circumstances import Circumstances
 from analyzer.judging.judge import lock_in
 from analyzer.judging.kinds import policy_kind
@@ -56,6 +59,8 @@ if TYPE_CHECKING:
     from analyzer.config.values import ConditionValues
     from analyzer.delays.delay_parts import DelayParts
     from analyzer.delays.living_delays import LivingDelays
+    from analyzer.gates.gate_health import GateHealth
+    from analyzer.gates.unasked_values import UnaskedValue
     from analyzer.plan.mapping import Condition
     from analyzer.plan.meter_units import Unit
     from analyzer.plan.meters import Meter
@@ -91,7 +96,8 @@ def check(
     Prints each fault with its line and what to write instead; without faults, a summary of what is read,
     counted and limited, and for each policy which lock is set, from which amount on, and until when; and how
     late a lock is, by what the running analyzers and gates have measured. Needs neither database nor Kafka:
-    if the database cannot be asked, the delay has defaults. Exit code 1 if there is a fault.
+    if the database cannot be asked, the delay has defaults. Exit code 1 if there is a fault, or a policy that
+    a living gate cannot enforce.
 
     Example: gatelock check --limiter 20/s --processes 8 --shipping 0.5
     """
@@ -109,7 +115,7 @@ def check(
         if settings is not None and not faults and (settings.policies or json):
             report = delay_report(settings, front, shipping, is_offline=offline)
         _print(shown, faults, settings, report, as_json=json)
-        if faults:
+        if faults or (report is not None and report.unasked_values):
             raise Exit(FOUND)
 
 
@@ -130,6 +136,7 @@ class DelayReport(NamedTuple):
     too_short: Sequence[str]  # a sentence for each policy whose window is too short for the delay
     unasked: str  # why the installation was not asked; "": it was
     members: Sequence[str]  # a sentence for each policy with limits by plan: who is known of each
+    unasked_values: Sequence[UnaskedValue]  # policies that living gates cannot enforce
 
     def fields(self) -> dict[str, object]:
         delay = self.parts.delay
@@ -151,6 +158,7 @@ class DelayReport(NamedTuple):
             "too_short": list(self.too_short),
             "not_asked": self.unasked,
             "known_by_plan": list(self.members),
+            "not_enforceable": [unasked.text for unasked in self.unasked_values],
         }
 
     def lines(self) -> Iterator[str]:
@@ -172,13 +180,16 @@ class DelayReport(NamedTuple):
             yield f"plans       {sentence}"
         for sentence in self.too_short:
             yield f"warning     {sentence}"
+        for unasked in self.unasked_values:
+            yield f"fault       {unasked.text}"
 
 
 def delay_report(
     settings: Settings, front: FrontLimiter | None, shipping_s: float | None, *, is_offline: bool
 ) -> DelayReport:
     """Returns the delay by what the living installation has measured, and by defaults where it has not."""
-    living, members, unasked = (None, None, "--offline") if is_offline else _living(settings)
+    asked = Installed(unasked="--offline") if is_offline else _living(settings)
+    living, members = asked.delays, asked.members
     measured, ages_s = ((), ()) if living is None else (living.measured, living.view_ages_s)
     parts = delay_parts(settings.analyzer.flush_every, measured, ages_s, shipping_s)
     delay_s = parts.delay.total_s
@@ -196,14 +207,21 @@ def delay_report(
             )
     by_plan = [policy for policy in settings.plan().policies if limits_by_plan(policy)]
     known = [] if members is None else [members_text(policy, members) for policy in by_plan]
-    return DelayReport(parts, overshoots, too_short, unasked, known)
+    values = unasked_values(settings.plan().policies, asked.gates)
+    return DelayReport(parts, overshoots, too_short, asked.unasked, known, values)
 
 
-def _living(settings: Settings) -> tuple[LivingDelays | None, Members | None, str]:
-    """Returns what the installation has measured, and who has which plan.
+class Installed(NamedTuple):
+    """The answers of the installation; none, and the reason in `unasked`, if it was not asked."""
 
-    If it cannot be asked, None and why. Waits some seconds.
-    """
+    delays: LivingDelays | None = None
+    members: Members | None = None
+    gates: Sequence[GateHealth] = ()
+    unasked: str = ""
+
+
+def _living(settings: Settings) -> Installed:
+    """Returns what the installation has measured, who has which plan, and its gates. Waits some seconds."""
     totals = [(policy.per, policy.counted_meter) for policy in _periods(settings)]
     engine = None
     try:
@@ -211,10 +229,11 @@ def _living(settings: Settings) -> tuple[LivingDelays | None, Members | None, st
         engine = open_engine(settings.database.address)
         revision = installation_status(engine, head()).revision
         if problem := schema_problem(revision, settings.database.address):
-            return None, None, str(problem)
-        return living_delays(engine, totals), members_by_plan(engine), ""
+            return Installed(unasked=str(problem))
+        delays, members = living_delays(engine, totals), members_by_plan(engine)
+        return Installed(delays, members, living_gates(reporting_gates(engine)))
     except AnalyzerError as error:
-        return None, None, masked(str(error))
+        return Installed(unasked=masked(str(error)))
     finally:
         if engine is not None:
             engine.dispose()

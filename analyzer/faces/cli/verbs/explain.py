@@ -35,6 +35,7 @@ from analyzer.kernel.time_texts import format_second
 from analyzer.plan.meter_units import amount_text
 from gatekeeper.feed.feed_json import time_text
 from gatekeeper.model import WITHOUT_END, Lock
+from gatekeeper.view.lookup_keys import is_of_callers
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -137,12 +138,14 @@ def _show_present(name: str, standing: CallerStanding, resources: Sequence[tuple
 def _next_commands(name: str, locks: Sequence[Lock], policies: Sequence[Policy]) -> Iterator[str]:
     """Yields what an operator may do about locks that refuse the caller, with the command for each."""
     for scope, key, resource in dict.fromkeys((lock.scope, lock.key, lock.resource) for lock in locks):
+        if ":" in scope:  # by a named value: such a lock is not cleared by hand
+            continue
         option = "--address" if scope == "range" else f"--{scope}"
         series = {"caller": [shlex.quote(name)], "everyone": [option]}.get(scope, [option, shlex.quote(key)])
         series += ["--resource", shlex.quote(resource)] if resource else []
         yield f"to admit it now: gatelock locks unlock {' '.join(series)} --reason WHY"
     by_name = {policy.name: policy for policy in policies}
-    for policy in dict.fromkeys(lock.policy for lock in locks if lock.scope == "caller"):
+    for policy in dict.fromkeys(lock.policy for lock in locks if is_of_callers(lock.scope)):
         caller = shlex.quote(name)
         if policy in by_name and policy_kind(by_name[policy]).whole_sum is None:
             change = f"{caller} --policy {policy} --amount AMOUNT"

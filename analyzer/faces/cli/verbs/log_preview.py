@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from analyzer.config.single_tables import TableInvalid, parse_mapping, parse_surge
+from analyzer.config.tables.named_values import unknown_grouping
 from analyzer.config.values import format_duration, zone_cure
 from analyzer.faces.cli.described_options import Argument, Option
 from analyzer.faces.cli.exit_codes import FOUND, reporting_errors, usage_error
@@ -33,8 +34,9 @@ from analyzer.forecast.look.rehearsal import rehearse
 from analyzer.forecast.look.starter_config import policy_table, policy_text, source_text
 from analyzer.garbage_collector import rare_collections
 from analyzer.judging.totals import is_judged
+from analyzer.kernel.refused_values import quote
 from analyzer.kernel.sentences import plural
-from analyzer.plan.groupings import parse_grouping
+from analyzer.plan.groupings import known_grouping, parse_grouping
 from analyzer.plan.policies import Surge
 from analyzer.plan.windows import is_zone
 from analyzer.sources.files.compressed_files import plain_content
@@ -109,6 +111,10 @@ def _zone(name: str) -> ZoneInfo:
 
 def _policy(by: str, limit: int, per: str) -> Surge:
     """The surge policy of these options, as a configuration would have it. Exits with 2 if it is not one."""
+    try:
+        known_grouping(by)
+    except ValueError as error:
+        raise usage_error(f"--by {by}: {quote(by)} is not a grouping; {unknown_grouping(by)}") from error
     try:
         policy = parse_surge(policy_table(by, limit, per))
     except TableInvalid as invalid:

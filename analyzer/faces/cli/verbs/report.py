@@ -100,7 +100,7 @@ def write(
 
 def _report(engine: sa.Engine, zone: str, dates: Dates, by: str, meter: str | None) -> Report:
 
-    with of_known_names(by):
+    with of_known_names(engine, by):
         return read_report(engine, zone, *dates, by, meter)
 
 

@@ -183,7 +183,7 @@ def prepare(
         say(f"{waiting[0]} ({zone}) is not closed: events are made of closed days alone", err=True)
         raise Exit(FOUND)
     kinds = BOOKED if what == CORRECTIONS else COUNTED
-    with of_known_names(by):
+    with of_known_names(engine, by):
         parts = usage_parts(engine, zone, [date for date, _ in days], by, meter, kinds)
     names = EventNames(settings.billing.events, settings.units(), _customers(settings))
     secret = ensure_secret(engine, REFERENCES)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from enum import StrEnum
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated
@@ -13,7 +13,7 @@ from click.exceptions import Exit
 
 from analyzer.callers.counted_names import never_counted
 from analyzer.config.values import suggestion, zone_cure
-from analyzer.counting.usage import UsageQuery, is_counted, usage_rows
+from analyzer.counting.usage import UsageQuery, counted_values, is_counted, usage_rows
 from analyzer.counting.usage_windows import (
     TooManyWindows,
     calendar_rows,
@@ -37,7 +37,7 @@ from analyzer.faces.cli.options import (
 from analyzer.faces.cli.output import say
 from analyzer.faces.cli.usage_report import UsageReport, requests_first
 from analyzer.kernel.time_texts import format_second
-from analyzer.plan.groupings import parse_grouping
+from analyzer.plan.groupings import known_grouping, parse_grouping
 from analyzer.plan.windows import Calendar
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ ByOption = Annotated[
     Option(
         metavar="GROUPING",
         help="What to group by: caller, tenant, resource, address, address/24, address6/56 or everyone; "
-        "caller+resource splits by resource.",
+        "caller+resource splits by resource. Also those of [[groupings]].",
     ),
 ]
 TopOption = Annotated[
@@ -117,7 +117,8 @@ def usage(
     with reporting_errors():
         at_zone = _parse_zone(zone)
         begin, end = parse_time(since, at_zone), parse_time(until, at_zone)
-        grouping = _parse_grouping(by)
+        settings = load_settings(context, config)
+        grouping = _parse_grouping(context, config, by, settings.named_values)
         if caller is not None and not grouping.is_of_callers:
             raise usage_error(f"--caller {caller}: counts by {grouping.name} have no caller; remove --caller")
         with open_database(context, config) as engine:
@@ -126,7 +127,7 @@ def usage(
             meters = _known_meters(engine, grouping, meter)
             width_s = WIDTHS_S.get(width) if zone == "UTC" or width is Width.MINUTE else None
             query = UsageQuery(grouping.name, width_s or 0, from_s, until_s, name, meter, top, sort.value)
-            units = load_settings(context, config).units()
+            units = settings.units()
             report = _report(engine, query, grouping, meters, units, at_zone, width)
             rows = _rows(engine, query, report)
             first = next(rows, None)
@@ -155,9 +156,15 @@ def _parse_zone(name: str) -> ZoneInfo:
         raise usage_error(f"--zone {name}: is not a time zone; {zone_cure(name)}") from error
 
 
-def _parse_grouping(name: str) -> Grouping:
-
+def _parse_grouping(
+    context: Context, config: ConfigOption, name: str, named_values: Collection[str]
+) -> Grouping:
+    """The grouping of `--by`; one by a named value that is not configured any more was counted once."""
     try:
+        value = parse_grouping(name).named_value
+        if value and value not in named_values:
+            with open_database(context, config) as engine:
+                return known_grouping(name, {*named_values, *counted_values(engine)})
         return parse_grouping(name)
     except ValueError as error:
         raise usage_error(f"--by: {error}") from error

@@ -46,6 +46,7 @@ from analyzer.gates.gate_health import (
 )
 from analyzer.gates.gate_reports import known_among, reporting_gates
 from analyzer.gates.refused_clients import refused_clients
+from analyzer.gates.unasked_values import unasked_values
 from analyzer.gates.unknown_callers import LogKnowledge, cause, spellings
 from analyzer.gates.unmet_locks import unmet_locks
 from analyzer.judging.locks.verdict_decisions import UNKNOWN_POLICY
@@ -414,6 +415,12 @@ def _gates(installation: Installation) -> Iterator[Observation]:
             )
 
 
+def _unasked_values(installation: Installation) -> Iterator[Observation]:
+    plan = plan_in_force(installation.engine) or Plan()
+    for unasked in unasked_values(plan.policies, installation.gates):
+        yield Observation("wrong", unasked.sentence, unasked.cure)
+
+
 def _refused(installation: Installation) -> Iterator[Observation]:
     unknown = [
         client
@@ -538,6 +545,7 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("tokens", _tokens),
     ("gates", _suspension),
     ("gates", _gates),
+    ("gates", _unasked_values),
     ("gates", _refused),
     ("gates", _sql_gates),
     ("facts", _facts),
