@@ -71,7 +71,6 @@ class Tutorial:
 
 
 @pytest.mark.slow
-@pytest.mark.deep("processes for each command: the README's run in each run")
 def test_from_an_empty_folder_to_the_first_refusal_and_its_end(tmp_path: Path) -> None:
     tutorial = Tutorial(tmp_path, free_port())
     (tmp_path / "app.py").write_text(block("RequestLog", "python"))
