@@ -76,6 +76,24 @@ EXAMPLES: Mapping[str, Example] = {
     "scanners": Example(
         2, {"agent": "SQLMap/1.5"}, BY_ADDRESS, before=(9, {"agent": "Mozilla (python-requests/2)"})
     ),
+    "model": Example(
+        2,
+        {"model": "large", "tokens": 500},
+        {**BY_KEY, "model": "large"},
+        before=(2, {"model": "small", "tokens": 400}),
+    ),
+    "account-under-attack": Example(
+        5,
+        {"user": "ann", "status": 401, "ip": "198.51.100.{n}"},
+        {"caller": "", "account": "ann"},
+        before=(9, {"user": "bob", "status": 401}),
+    ),
+    "account-guessing": Example(
+        6,
+        {"user": "ann", "status": 401, "ip": "198.51.100.{n}", "key": "k{n}"},
+        {"caller": "", "account": "ann"},
+        before=(5, {"user": "bob", "status": 401}),
+    ),
     "spraying": Example(
         8,
         {"user": "u{n}", "status": 401, "ip": "192.0.2.{n}"},
