@@ -274,7 +274,7 @@ def test_another_limit_holds_at_once_until_it_is_ended(operator: httpx2.Client, 
     assert list(locks_in_force(engine)) == []
     assert [row["id"] for row in operator.get("/v1/callers/overrides").json()["items"]] == [added["id"]]
     limits = operator.get("/v1/callers/show", params={"caller": "api_key:acme"}).json()["limits"]
-    assert {"policy": "daily", "limit": 1_000, "stated": 50} in limits
+    assert {"policy": "daily", "limit": 1_000, "stated": 50, "exempt": False} in limits
     ended = operator.post("/v1/callers/end", json={"id": added["id"], "reason": "it is over"}).json()
     assert (ended["state"], ended["locked"]) == ("ended", 1)
     again = operator.post("/v1/callers/end", json={"id": added["id"], "reason": "it is over"})
