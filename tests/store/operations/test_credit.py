@@ -129,7 +129,7 @@ def test_a_balance_is_refused_when_it_is_empty_and_opens_when_it_is_paid(account
     assert not account.is_locked
 
 
-def test_what_was_used_of_a_grant_that_expires_is_not_taken_from_another(account: Account) -> None:
+def test_the_used_part_of_a_grant_that_expires_is_not_taken_from_another(account: Account) -> None:
     first, second = account.grant(100, 30), account.grant(50)
     account.use(80)
     account.pass_days(31)
