@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from ipaddress import ip_network
 from time import thread_time
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec import UNSET
 
@@ -114,6 +114,7 @@ def slow_limit(
 
 
 @given(profiles, st.lists(st.tuples(subjects, changes), max_size=6), st.sampled_from(RESOURCES))
+@example({NAMES[0]: ("", "acme"), NAMES[1]: ("pro", "acme"), "tenant:acme": ("free", "")}, [], "/v1/export")
 def test_the_limit_of_a_series_is_the_one_that_the_documents_say(
     facts: dict[str, tuple[str, str]], overrides: Sequence[tuple[Subject, Override]], resource: str
 ) -> None:

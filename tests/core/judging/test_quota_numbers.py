@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
 from analyzer.judging.circumstances import Wait
 from analyzer.judging.earned_notices import LASTS_S, LastNotice, amount_at, notice_key
-from analyzer.judging.kinds.quota import growth_to_extend, judge_rolling, rolling_notices
+from analyzer.judging.kinds.quota import (
+    calendar_notices,
+    growth_to_extend,
+    judge_calendar,
+    judge_rolling,
+    judged_sum,
+    rolling_notices,
+)
 from analyzer.judging.rolling import begins_s, below_s, growth_to
-from analyzer.plan.policies import Grace, RollingQuota
-from analyzer.plan.windows import Rolling
-from gatekeeper.model import Lock
+from analyzer.judging.totals import Standing, TotalKey
+from analyzer.plan.meter_units import UNLIMITED
+from analyzer.plan.policies import Grace, Quota, RollingQuota
+from analyzer.plan.windows import ALWAYS, Calendar, Rolling, Window
+from gatekeeper.model import WITHOUT_END, Lock
 from tests.core.judging.series_now import NOW_S, at_s, now, series, slots
 
 MINUTE = Rolling(60)  # slots of five seconds
@@ -158,3 +169,54 @@ def test_a_threshold_raises_one_notice_in_a_window(
         known[key] = last_notice(last_s, lasts=lasts)
     found = rolling_notices(policy, standing, now(notices=known))
     assert [(not one.was_raised, one.until_s == LASTS_S) for one in found] == ([expected] if expected else [])
+
+
+def calendar(policy: Quota, used: int, window: Window) -> Lock | Wait | None:
+    total = TotalKey(judged_sum(policy), "api_key:acme", "", window)
+    return judge_calendar(policy, Standing(total, used), None, now())
+
+
+NOW = Window(NOW_S - 10, NOW_S + 10)
+OVER = Window(NOW_S - 20, NOW_S)
+AHEAD = Window(NOW_S + 10, NOW_S + 30)
+BEGIN, END = (datetime.fromtimestamp(NOW_S + 86_400 * days, UTC).date().isoformat() for days in (-9, 9))
+CONTRACT = Calendar("contract", days=(BEGIN, END))
+SOLD = CONTRACT.contract or OVER
+FORMER = Calendar("contract", days=("2001-01-01", "2002-01-01"))
+SINCE = Window((FORMER.contract or OVER).until_s, ALWAYS.until_s)
+
+
+@pytest.mark.parametrize(
+    ("policy", "used", "window", "is_locked", "is_endless"),
+    [
+        (Quota("q", 0, Calendar("day")), 0, NOW, True, True),  # nothing is allowed, in any window
+        (Quota("q", 0, Calendar("day")), 0, OVER, True, True),
+        (Quota("q", 0, Calendar("day")), 0, AHEAD, True, True),
+        (Quota("q", 0, Calendar("day"), grace=Grace(amount=9)), 0, NOW, True, True),
+        (Quota("q", 0, Calendar("day"), grace=Grace(time_s=9)), 0, NOW, True, True),
+        (Quota("q", 0, Calendar("day"), action="notify"), 9, NOW, False, False),
+        (Quota("q", UNLIMITED, Calendar("day")), UNLIMITED + 1, NOW, False, False),
+        (Quota("q", UNLIMITED - 1, Calendar("day")), UNLIMITED - 1, NOW, True, False),
+        (Quota("q", 5, Calendar("lifetime")), 5, ALWAYS, True, True),
+        (Quota("q", 5, Calendar("lifetime")), 4, ALWAYS, False, False),
+        (Quota("q", 5, CONTRACT), 5, SOLD, True, False),
+        (Quota("q", 5, CONTRACT), 5, Window(0, SOLD.start_s), False, False),
+        (Quota("q", 5, CONTRACT), 5, Window(SOLD.until_s, ALWAYS.until_s), False, False),
+        (Quota("q", 5, FORMER), 5, SINCE, False, False),
+    ],
+)
+def test_limits_of_0_and_none_and_windows_that_do_not_repeat(
+    policy: Quota, used: int, window: Window, is_locked: bool, is_endless: bool
+) -> None:
+    lock = earned(calendar(policy, used, window))
+    assert (lock is not None) is is_locked
+    assert (lock is not None and lock.until == WITHOUT_END) is is_endless
+
+
+@pytest.mark.parametrize("threshold", [500, 1_000])
+def test_a_limit_of_0_and_a_contract_that_has_ended_raise_no_notice(threshold: int) -> None:
+    nothing = Quota("q", 0, Calendar("day"), notify=(threshold,))
+    ended = Quota("q", 5, FORMER, notify=(threshold,))
+    for policy, window in ((nothing, NOW), (ended, SINCE)):
+        total = TotalKey(judged_sum(policy), "api_key:acme", "", window)
+        assert not calendar_notices(policy, Standing(total, 9), now())
