@@ -34,6 +34,7 @@ STATUSES = st.builds(
     clock_skew=st.floats(-SECONDS_MAX, SECONDS_MAX),
     mode=WORDS,
     ignored=st.lists(WORDS, max_size=status_json.WORDS_MAX).map(tuple),
+    values=st.lists(WORDS, max_size=status_json.WORDS_MAX).map(tuple),
 )
 
 

@@ -19,7 +19,6 @@ from gatekeeper import Gate, Lock
 from gatekeeper.sources.fixed import FixedSource
 
 DEPLOY = Path(__file__).parents[2] / "deploy" / "llm"
-NOW = datetime.now(UTC)
 
 
 def module(name: str) -> Any:
@@ -43,7 +42,8 @@ def litellm(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def lock(scope: str, key: str) -> Lock:
-    return Lock(scope, key, "tokens-per-day", NOW, NOW + timedelta(hours=1), detail="too much")
+    now = datetime.now(UTC)
+    return Lock(scope, key, "tokens-per-day", now, now + timedelta(hours=1), detail="too much")
 
 
 @pytest.mark.parametrize(
