@@ -6,6 +6,7 @@ from typing import Annotated
 
 from analyzer.acting.act import ActContext, Done, Listing, ListRow, Note, NothingFound
 from analyzer.acting.parameters import Fault, OfText, Param, PolicyName
+from analyzer.counting.gaps import recorded_gaps
 from analyzer.delays.partition_delays import measured_by_owner, partition_delays
 from analyzer.flush.analyzers import promote_policy
 from analyzer.flush.followed_partitions import SILENT_MS, followed
@@ -118,7 +119,7 @@ def list_partitions(context: ActContext) -> Listing:
 
     Lists for each partition the next offset, the lag at the last heartbeat of its analyzer, the shipping
     delay of its source (99th percentile), what is known of its clock, and the age of the heartbeat. Exit
-    code 1 if a partition has no analyzer.
+    code 1 if a partition has no analyzer, or is stopped.
     """
     measured = measured_by_owner(context.engine)
     for part in followed(context.engine):
@@ -136,6 +137,9 @@ def list_partitions(context: ActContext) -> Listing:
         is_silent = part.heard_s is not None and part.heard_s * 1000 > SILENT_MS
         place = (part.source, part.topic, part.partition, part.topic_id)
         yield ListRow(place, part._asdict() | delays._asdict(), cells, is_silent)
+    if stopped := len(list(recorded_gaps(context.engine))):
+        why = "`gatelock upkeep sources list --gaps` says why, and how to continue"
+        yield Note(f"{plural(stopped, 'partition')} stopped: {why}", is_wrong=True)
 
 
 def clock_text(ahead_s: float | None) -> str:
