@@ -40,7 +40,7 @@ def test_an_outage_of_the_database_delays_counting_loses_nothing_and_is_reported
     member = fleet.join()
     traffic.start()
     fleet.wait_until_seen(1_000)
-    assert readyz(fleet)[0] == 200
+    wait_until(lambda: readyz(fleet)[0] == 200, 30, lambda: readyz(fleet)[1])
 
     own_postgres.kill()
     wait_until(lambda: readyz(fleet)[0] == 503)

@@ -331,8 +331,8 @@ def test_a_check_keeps_no_memory(name: str) -> None:
     gc.collect()
     gc.disable()
     try:
-        # The first time the interpreter fills its free lists.
-        grown = [blocks_kept(check, gate) for _ in range(2)][-1]
+        # The first time the interpreter fills its free lists; another thread may allocate meanwhile.
+        grown = min([blocks_kept(check, gate) for _ in range(4)][1:])
     finally:
         gc.enable()
     assert grown < REPEATS / 100
