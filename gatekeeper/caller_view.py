@@ -27,8 +27,8 @@ class RemainingLimit(NamedTuple):
         meter: What is counted, such as "requests".
         unit: The unit of the amounts: "bytes", "microseconds" or "millionths"; "" for whole numbers.
         used: The amount that was used in the present window.
-        limit: The amount that earns a lock; None for a caller that is exempt.
-        remaining: The amount that is left; None for a caller that is exempt.
+        limit: The amount that earns a lock; None for a caller that is exempt or has no limit.
+        remaining: The amount that is left; None where `limit` is.
         window: The length of the window in seconds.
         resets: When the window ends, with its time zone; None for a rolling window.
         detail: One sentence with the limit and the use.

@@ -117,17 +117,14 @@ def _changed(judge: Judge, old_limits: Limits, subjects: Collection[Subject]) ->
         for policy in judge.plan.policies
         for kind, key in subjects
         if parse_grouping(policy.per).scope == kind
-        and (
-            old_limits.of_key(policy, key) != limits.of_key(policy, key)
-            or is_refused(limits.policy_for(policy, key))
-        )
+        and ((own := limits.of_key(policy, key)) != old_limits.of_key(policy, key) or is_refused(own))
     }
 
 
 def _judged_when_filled(
     db: sa.Connection, judge: Judge, changed: Collection[tuple[str, str]]
 ) -> set[tuple[str, str]]:
-    """Returns the changed policies without those whose sums are being filled.
+    """Returns the changed policies without those whose sums are being filled, unless they need no total.
 
     The totals of these are judged when they grow next, after they are filled: their `next` is by the limit of
     before, and the step that judges a filled sum leaves it as it is.
@@ -141,7 +138,7 @@ def _judged_when_filled(
         if of_sum:
             callers = {caller for _, caller in of_sum}
             judge_when_grown(db, judge.limits, sum_, times, callers, judge.catalog)
-            remaining -= of_sum
+            remaining -= {pair for pair in of_sum if not judge.limits.refuses(sum_, pair[1])}
     return remaining
 
 
@@ -172,10 +169,10 @@ def judge_callers(
     standings = with_slots(db, [total.standing for total in stored], judge.catalog, now_s)
     read = [total._replace(standing=standing) for total, standing in zip(stored, standings, strict=True)]
     standings += _without_total(judge, series, stored)
+    scopes = {policy.name: parse_grouping(policy.per).lock_scope for policy in judge.plan.policies}
     keys_by_scope: dict[str, set[str]] = {}
-    for policy in judge.plan.policies:
-        keys = {key for name, key in changed if name == policy.name}
-        keys_by_scope.setdefault(parse_grouping(policy.per).lock_scope, set()).update(keys)
+    for name, key in changed:
+        keys_by_scope.setdefault(scopes[name], set()).add(key)
     present = {
         lock_key: lock
         for scope, keys in sorted(keys_by_scope.items())

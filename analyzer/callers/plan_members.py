@@ -55,12 +55,12 @@ def members_by_plan(engine: sa.Engine) -> Members:
 def policy_members(policy: Policy, members: Members) -> list[PlanMembers]:
     """Returns who has which limit of a policy; nothing of one with one limit for all."""
     limits = limits_by_plan(policy)
-    known = members.get(parse_grouping(policy.per).scope, {})
+    numbers = members.get(parse_grouping(policy.per).scope, {})
     if not limits:
         return []
-    others = sum(number for plan, number in known.items() if plan not in limits)
-    rows = [PlanMembers(plan, limit, known.get(plan, 0)) for plan, limit in limits.items()]
-    return [*rows, PlanMembers("", policy.limit, others)]
+    rows = [PlanMembers(plan, limit, numbers.get(plan, 0)) for plan, limit in limits.items()]
+    unnamed = sum(number for plan, number in numbers.items() if plan not in limits)
+    return [*rows, PlanMembers("", policy.limit, unnamed)]
 
 
 def members_text(policy: Policy, members: Members) -> str:

@@ -213,6 +213,12 @@ def _callers(path: KeyPath, source: SourceTable, metered: frozenset[str]) -> Ite
                 f"{quote(name)} is the kind of names of forgotten callers",
                 "give the field another name",
             )
+        elif name == "tenant":
+            yield KeyFault(
+                (*path, "caller"),
+                f"{quote(name)} is the kind of names of tenants, not of their callers",
+                'give the field another name, or map a caller and write per = "tenant" in policies',
+            )
         elif name not in source.fields.names:
             yield KeyFault(
                 (*path, "caller"), f"no field is named {quote(name)}", map_it(name, source.fields.names)

@@ -137,9 +137,9 @@ def list_partitions(context: ActContext) -> Listing:
         is_silent = part.heard_s is not None and part.heard_s * 1000 > SILENT_MS
         place = (part.source, part.topic, part.partition, part.topic_id)
         yield ListRow(place, part._asdict() | delays._asdict(), cells, is_silent)
-    if stopped := len(list(recorded_gaps(context.engine))):
+    if stopped := len({gap.part for gap in recorded_gaps(context.engine)}):
         why = "`gatelock upkeep sources list --gaps` says why, and how to continue"
-        yield Note(f"{plural(stopped, 'partition')} stopped: {why}", is_wrong=True)
+        yield Note(f"{plural(stopped, 'stopped partition')}: {why}", is_wrong=True)
 
 
 def clock_text(ahead_s: float | None) -> str:

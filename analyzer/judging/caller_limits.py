@@ -35,6 +35,8 @@ from analyzer.plan.policies import (
     limits_by_plan,
     limits_by_route,
     route_variants,
+    with_limit,
+    with_value,
 )
 from analyzer.plan.sums import NEVER, Sum
 from analyzer.plan.windows import Calendar, Window, Windows, is_zone, window_at
@@ -265,12 +267,12 @@ class Limits:
             (override.amount for override in overrides if override.kind == "limit"), _plan_limit(of_plan)
         )
         granted = sum(override.amount for override in overrides if override.kind == "grant")
-        own = _with(policy, "limit", _more(limit, granted))
+        own = with_limit(policy, _more(limit, granted))
         if not (routes := limits_by_route(policy)):
             return own
         is_replaced = any(override.kind == "limit" for override in overrides)  # on every route
         routes = () if is_replaced else tuple((glob, _more(limit, granted)) for glob, limit in routes)
-        return _with(own, "route_limits", routes or msgspec.UNSET)
+        return with_value(own, "route_limits", routes or msgspec.UNSET)
 
     def refuses(self, sum_: Sum, key: str) -> bool:
         """Whether a policy of the sum allows `key` nothing: its lock needs no total."""
@@ -415,11 +417,11 @@ class Limits:
         window = getattr(policy, "window", None)
         if not isinstance(window, Calendar) or not window.facts:
             return policy
-        return _with(policy, "window", self._calendar(window, self._clock(policy.per, key)))
+        return with_value(policy, "window", self._calendar(window, self._clock(policy.per, key)))
 
     def _of_plan(self, policy: Policy, plan: str) -> Policy:
         limits = limits_by_plan(policy)
-        return _with(policy, "limit", limits[plan]) if plan in limits else policy
+        return with_limit(policy, limits[plan]) if plan in limits else policy
 
     def _group(self, grouping: Grouping, key: str) -> Group:
         return self._directory.caller_group(fact_name(grouping, key)) if grouping.has_facts else NO_GROUP
@@ -530,13 +532,3 @@ def _policies(overrides: Iterable[Override]) -> set[str]:
 
 def _plan_limit(policy: Any) -> int:
     return int(policy.limit)
-
-
-@lru_cache(KEYS_CACHED)
-def _replaced(policy: Any, name: str, value: Any) -> Any:
-    return msgspec.structs.replace(policy, **{name: value})
-
-
-def _with(policy: Any, name: str, value: object) -> Policy:
-    changed: Policy = _replaced(policy, name, value)
-    return changed

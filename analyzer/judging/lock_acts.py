@@ -219,7 +219,7 @@ def unlock(
 
 def foresee_unlock(context: ActContext, **arguments: object) -> Foreseen:
     """Returns which locks `unlock` would clear. Raises as it does."""
-    done = unlock(context.only_shown, **arguments)  # type: ignore[arg-type]
+    done = unlock(context.only_shown, **arguments)  # type: ignore[arg-type] # those of `unlock`
     names = [f"{fields['scope']} {fields['key']}" for fields in done.fields]
     first = ", ".join(names[:3])
     more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""

@@ -8,6 +8,8 @@ from zlib import crc32
 
 import msgspec
 
+from analyzer.plan.meter_units import UNLIMITED
+
 TimeUnit = Literal["s", "ms", "us", "ns", "rfc3339", "clf"]
 NumberKind = Literal["whole", "decimal", "money", "duration"]
 NumberUnit = Literal["s", "ms", "us", "ns"]
@@ -77,7 +79,6 @@ FORMAT_NAMES = ("json", "combined", "vhost_combined")  # `counting.records.forma
 CALLER_FIELDS = ("api_key", "user", "address")  # tried in this order, but in formats that have others
 
 Field = TextField | AddressField | ResourceField | NumberField
-UNLIMITED = 1 << 62
 DURATION = "duration"  # name of the field with the time that a request took
 # Names of the fields that state facts about callers, and about their tenants by the fact.
 CALLER_FACTS = ("plan", "tenant", "zone", "anchor")
@@ -146,7 +147,12 @@ def in_order(conditions: Iterable[Condition]) -> tuple[Condition, ...]:
     return tuple(
         sorted(
             ordered,
-            key=lambda one: (one.field, one.texts, [(of.kind, of.text) for of in one.patterns], one.is_not),
+            key=lambda condition: (
+                condition.field,
+                condition.texts,
+                [(pattern.kind, pattern.text) for pattern in condition.patterns],
+                condition.is_not,
+            ),
         )
     )
 

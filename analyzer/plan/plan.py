@@ -41,7 +41,7 @@ from analyzer.plan.meters import (
     with_requests,
 )
 from analyzer.plan.patterns import compile_pattern
-from analyzer.plan.policies import POLICY_CLASSES, Policy, StatedOverride
+from analyzer.plan.policies import POLICY_CLASSES, Policy, StatedOverride, stated_name
 
 FORMAT = 1
 RULES = "rules"  # name of a part
@@ -70,13 +70,13 @@ class Plan:
 
     def family(self, name: str) -> Sequence[Policy]:
         """Returns the policy of this name, or its policies of several periods, and its candidate."""
-        return [policy for policy in self.policies if name in (policy.name, policy.name.partition("/")[0])]
+        return [policy for policy in self.policies if name in (policy.name, stated_name(policy.name))]
 
     @property
     def policy_names(self) -> set[str]:
         """The names of all policies, and those that several periods share."""
         names = (policy.name for policy in self.policies)
-        return {part for name in names for part in (name, name.partition("/")[0])}
+        return {shown for name in names for shown in (name, stated_name(name))}
 
     @property
     def bucket_meters(self) -> Sequence[Meter]:

@@ -313,11 +313,21 @@ POLICY_CLASSES: Mapping[str, type[Policy]] = {  # by the name in stored plans
 }
 
 
+@lru_cache(maxsize=1 << 16)  # each judgement asks, for a few values
+def _replaced(policy: Any, name: str, value: Any) -> Any:
+    return msgspec.structs.replace(policy, **{name: value})
+
+
+def with_value(policy: Policy, name: str, value: object) -> Policy:
+    """Returns the policy with another value of one of its fields."""
+    kind: Any = policy  # each is a frozen Struct
+    changed: Policy = _replaced(kind, name, value)
+    return changed
+
+
 def with_limit(policy: Policy, limit: int) -> Policy:
     """Returns the policy with another limit of series without a separate one."""
-    changed: Any = policy
-    result: Policy = msgspec.structs.replace(changed, limit=limit)
-    return result
+    return with_value(policy, "limit", limit)
 
 
 def limits_by_route(policy: Policy) -> Sequence[tuple[str, int]]:
@@ -358,6 +368,15 @@ def limits_by_plan(policy: Policy) -> Mapping[str, int]:
     """Returns the limits of callers, or of tenants, by their plan; empty where all have one limit."""
     limits = getattr(policy, "plan_limits", msgspec.UNSET)
     return {} if isinstance(limits, msgspec.UnsetType) else dict(limits)
+
+
+def stated_name(policy: str) -> str:
+    """Returns the name in the configuration, which a policy shares with its periods and its candidate.
+
+    >>> stated_name("api/month"), stated_name("daily/candidate"), stated_name("daily")
+    ('api', 'daily', 'daily')
+    """
+    return policy.partition("/")[0]
 
 
 def base_name(policy: str) -> str:

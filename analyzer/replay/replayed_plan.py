@@ -8,7 +8,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from analyzer.plan.mapping import NO_FACTS, UNLIMITED
+from analyzer.plan.mapping import NO_FACTS
+from analyzer.plan.meter_units import UNLIMITED
 from analyzer.plan.meters import BUILT_IN
 from analyzer.plan.plan import Plan, meaning, meaning_digest
 

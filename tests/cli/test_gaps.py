@@ -76,7 +76,7 @@ def next_offsets(engine: sa.Engine) -> dict[int, int]:
 def test_the_list_of_partitions_says_that_some_are_stopped(gatelock: Gatelock, engine: sa.Engine) -> None:
     shown = gatelock("upkeep", "sources", "list")
     assert shown.exit_code == 1
-    assert "6 partitions stopped: `gatelock upkeep sources list --gaps` says why" in shown.stderr
+    assert "6 stopped partitions: `gatelock upkeep sources list --gaps` says why" in shown.stderr
 
 
 def test_list_shows_each_gap_and_the_commands_that_accept_it(gatelock: Gatelock, engine: sa.Engine) -> None:

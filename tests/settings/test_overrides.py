@@ -109,3 +109,9 @@ def test_faults_are_found(tmp_path: Path, text: str, fault: str) -> None:
     with pytest.raises(ConfigInvalid) as found:
         plan_of(tmp_path, text)
     assert fault in str(found.value)
+
+
+def test_the_tenant_cannot_be_the_caller(tmp_path: Path) -> None:
+    """Facts, overrides and `explain` take tenant:acme for the tenant."""
+    with pytest.raises(ConfigInvalid, match="is the kind of names of tenants"):
+        plan_of(tmp_path, '[[sources]]\ntopic = "log"\ncaller = ["tenant"]\nfields = { tenant = "org" }\n')

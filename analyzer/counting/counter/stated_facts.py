@@ -15,8 +15,6 @@ from analyzer.kernel.model import FactRun, Moment, Partition, StatedFacts
 from analyzer.plan.mapping import CALLER_FACTS, TENANT, TENANT_FACTS
 from analyzer.plan.value_rules import UNUSABLE
 
-KINDS = CALLER_FACTS, TENANT_FACTS
-
 
 class PartitionFacts:
     """The facts that one partition states, about callers and about tenants.
@@ -26,7 +24,8 @@ class PartitionFacts:
     """
 
     def __init__(self, names: Sequence[str] = ()) -> None:
-        of_callers, of_tenants = ([name for name in names if name in kind] for kind in KINDS)
+        of_callers = [name for name in names if name in CALLER_FACTS]
+        of_tenants = [name for name in names if name in TENANT_FACTS]
         self._columns = [[names.index(name) for name in kind] for kind in (of_callers, of_tenants)]
         self._tenant = names.index("tenant") if of_tenants else None
         self._logs = FactLog(of_callers), FactLog([TENANT_FACTS[name] for name in of_tenants])

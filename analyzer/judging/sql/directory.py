@@ -18,6 +18,7 @@ from analyzer.kernel.database.clock import instant
 from analyzer.kernel.database.engine import NowMs, insert
 from analyzer.kernel.database.row_parameters import is_among
 from analyzer.kernel.tables.schema import callers, directory_versions, overrides
+from analyzer.plan.groupings import parse_grouping
 from analyzer.plan.mapping import TENANT
 from analyzer.plan.plan import Plan
 from analyzer.plan.policies import StatedOverride
@@ -208,16 +209,22 @@ class DirectoryCache:
 
 def read_limits(db: sa.Connection, plan: Plan, version: DirectoryVersion, keys: Collection[str]) -> Limits:
     """Returns limits that are right for series with these keys, read from their rows."""
-    return Limits(plan, EMPTY if version == NO_DIRECTORY else read_directory(db, keys))
+    if version == NO_DIRECTORY:
+        return Limits(plan, EMPTY)
+    has_tenants = any(parse_grouping(policy.per).scope == "tenant" for policy in plan.policies)
+    return Limits(plan, read_directory(db, keys, has_tenants=has_tenants))
 
 
-def read_directory(db: sa.Connection, keys: Collection[str]) -> Directory:
-    """Returns the part of the directory that series with these keys depend on."""
+def read_directory(db: sa.Connection, keys: Collection[str], *, has_tenants: bool = True) -> Directory:
+    """Returns the part of the directory that series with these keys depend on.
+
+    Without `has_tenants` none of them is a tenant.
+    """
     directory, in_order = Directory(), sorted(keys)
     dialect = db.dialect.name
     _read_profiles(db, directory, in_order)
-    tenants = {*(TENANT + key for key in keys), *(TENANT + tenant for tenant in directory.tenants)}
-    _read_profiles(db, directory, sorted(tenants - {*keys}))
+    tenants = directory.tenants.union(keys if has_tenants else ())
+    _read_profiles(db, directory, sorted({TENANT + tenant for tenant in tenants} - {*keys}))
     subjects = sorted({*in_order, *directory.tenants})
     for first in range(0, len(subjects), ROWS_AT_ONCE):
         is_subject = is_among(dialect, overrides.c.subject, subjects[first : first + ROWS_AT_ONCE])

@@ -12,18 +12,20 @@ import sqlalchemy as sa
 from analyzer.callers import caller_changes as callers
 from analyzer.callers.caller_changes import OverrideRequest
 from analyzer.flush.sql_store import SqlStore
+from analyzer.judging.activation_steps import FillStep, decode_steps
 from analyzer.judging.caller_limits import Profile, Subject
 from analyzer.judging.locks.lock_feed import new_mark
 from analyzer.judging.sql import plans
 from analyzer.kernel.database.engine import writing
 from analyzer.kernel.tables.schema import locks
+from analyzer.kernel.tables.schema import plans as plans_table
 from analyzer.plan.meter_units import UNLIMITED
-from analyzer.plan.plan import Plan
+from analyzer.plan.plan import make_plan
 from analyzer.plan.policies import Quota, RollingQuota
 from analyzer.plan.windows import Rolling
 from gatekeeper.model import WITHOUT_END
 from gatekeeper.testing import ManualClock
-from tests.store.flushing import ACME, ANN, a_row, flush, now_s, plan, quota
+from tests.store.flushing import ACME, ANN, a_row, flush, now_s, quota
 from tests.support.upkeep import Upkeep
 from tests.support.whole_loop import DatabaseClock
 
@@ -43,14 +45,16 @@ class Shop:
         self.engine, self.clock = engine, clock
         self.store, self.upkeep = SqlStore(engine, "here"), Upkeep(engine, new_mark)
 
-    def activate(self, *policies: Quota | RollingQuota, rows_max: int | None = None) -> None:
-        self.plan: Plan = plan(*policies)  # type: ignore[arg-type]
+    def activate(
+        self, *policies: Quota | RollingQuota, rows_max: int | None = None, is_finished: bool = True
+    ) -> None:
+        self.plan = make_plan([], [], policies)
         if rows_max is None:
             self.store.activate(self.plan)
         else:
             with writing(self.engine) as db:
                 plans.activate(db, self.plan, new_mark, rows_max=rows_max)
-        while self.upkeep.continue_activation():
+        while is_finished and self.upkeep.continue_activation():
             pass
 
     def sell(self, name: str, plan_: str, tenant: str = "") -> None:
@@ -78,6 +82,12 @@ class Shop:
             rows = db.execute(sa.select(locks)).all()
         assert {row.until_ms for row in rows} <= {end_ms}
         return {row.key: row.detail for row in rows}
+
+    @property
+    def is_filling(self) -> bool:
+        with self.engine.connect() as db:
+            texts = db.scalars(sa.select(plans_table.c.pending)).all()
+        return any(isinstance(step, FillStep) for text in texts for step in decode_steps(text))
 
     @property
     def statuses(self) -> dict[str, int]:
@@ -187,6 +197,18 @@ def test_a_caller_that_becomes_known_is_locked_though_its_limit_was_0_before(sho
     shop.sell(BOB, "free")
     shop.sell(ANN, "pro")
     assert shop.locked == {BOB: NOTHING}
+
+
+def test_a_caller_that_may_have_nothing_is_locked_while_the_totals_of_its_policy_are_filled(
+    shop: Shop,
+) -> None:
+    shop.activate(quota(1_000, "day", "other"))
+    for number in range(5):
+        shop.count(1, f"user:{number}")
+    shop.activate(quota(10, "month"), rows_max=1, is_finished=False)
+    assert shop.is_filling
+    shop.override(Subject("caller", ACME), 0)
+    assert shop.locked == {ACME: NOTHING}
 
 
 def test_a_plan_without_a_limit_is_never_judged(

@@ -188,7 +188,9 @@ def delay_report(
     settings: Settings, front: FrontLimiter | None, shipping_s: float | None, *, is_offline: bool
 ) -> DelayReport:
     """Returns the delay by what the living installation has measured, and by defaults where it has not."""
-    asked = Installed(unasked="--offline") if is_offline else _living(settings)
+    policies = settings.plan().policies
+    by_plan = [policy for policy in policies if limits_by_plan(policy)]
+    asked = Installed(unasked="--offline") if is_offline else _living(settings, has_plans=bool(by_plan))
     living, members = asked.delays, asked.members
     measured, ages_s = ((), ()) if living is None else (living.measured, living.view_ages_s)
     parts = delay_parts(settings.analyzer.flush_every, measured, ages_s, shipping_s)
@@ -205,22 +207,23 @@ def delay_report(
                 f"{policy.name}: the window {table.window.phrase} is too short for this delay: locks should "
                 f"come within {most_s:.3g} s, and take up to {delay_s:.3g} s"
             )
-    by_plan = [policy for policy in settings.plan().policies if limits_by_plan(policy)]
-    known = [] if members is None else [members_text(policy, members) for policy in by_plan]
-    values = unasked_values(settings.plan().policies, asked.gates)
-    return DelayReport(parts, overshoots, too_short, asked.unasked, known, values)
+    sentences = [] if members is None else [members_text(policy, members) for policy in by_plan]
+    values = unasked_values(policies, asked.gates)
+    return DelayReport(parts, overshoots, too_short, asked.unasked, sentences, values)
 
 
 class Installed(NamedTuple):
     """The answers of the installation; none, and the reason in `unasked`, if it was not asked."""
 
     delays: LivingDelays | None = None
-    members: Members | None = None
+    members: Members | None = (
+        None  # None also where no policy has limits by plan: all callers are read for it
+    )
     gates: Sequence[GateHealth] = ()
     unasked: str = ""
 
 
-def _living(settings: Settings) -> Installed:
+def _living(settings: Settings, *, has_plans: bool) -> Installed:
     """Returns what the installation has measured, who has which plan, and its gates. Waits some seconds."""
     totals = [(policy.per, policy.counted_meter) for policy in _periods(settings)]
     engine = None
@@ -230,8 +233,8 @@ def _living(settings: Settings) -> Installed:
         revision = installation_status(engine, head()).revision
         if problem := schema_problem(revision, settings.database.address):
             return Installed(unasked=str(problem))
-        delays, members = living_delays(engine, totals), members_by_plan(engine)
-        return Installed(delays, members, living_gates(reporting_gates(engine)))
+        members = members_by_plan(engine) if has_plans else None
+        return Installed(living_delays(engine, totals), members, living_gates(reporting_gates(engine)))
     except AnalyzerError as error:
         return Installed(unasked=masked(str(error)))
     finally:
