@@ -93,8 +93,11 @@ def policy(request: PageRequest) -> Content:
     )
     return Content(
         name,
-        str(fields[0]["what"]),
-        tiles=[Tile("mode", str(fields[0]["mode"]), str(fields[0]["brake"] or ""))],
+        "; ".join(str(answer["what"]) for answer in fields),
+        tiles=[
+            Tile(f"mode of {answer['name']}", str(answer["mode"]), str(answer["brake"] or ""))
+            for answer in fields
+        ],
         forms=forms,
         tables=[
             PageTable("outcomes", f"What it did in the last {request.filters.span}", columns or LOCK_COLUMNS,

@@ -45,6 +45,7 @@ from analyzer.faces.pages.visitors import (
 from analyzer.kernel.errors import AnalyzerError, StoreAway
 from analyzer.kernel.secrets import masked
 from analyzer.server.problems import HttpProblem
+from gatekeeper.model import WITHOUT_END
 
 ZONE_COOKIE = "gatelock-zone"  # set by the browser's script
 EVENTS_PATH = "/events"
@@ -321,11 +322,13 @@ def _age(value: Any) -> str:
 
 
 def _clock(value: Any, zone: str) -> str:
-    """Returns a time in the viewer's zone; any other text is returned as it is."""
+    """Returns a time in the viewer's zone, "no end" for a lock without one, any other text as it is."""
     if not value:
         return ""
     try:
         moment = datetime.fromisoformat(str(value))
     except ValueError:
         return str(value)
+    if moment == WITHOUT_END:
+        return "no end"
     return moment.astimezone(ZoneInfo(zone)).strftime("%Y-%m-%d %H:%M:%S")

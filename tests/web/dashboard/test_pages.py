@@ -158,6 +158,19 @@ def test_callers_that_may_have_nothing_and_that_have_no_limit_have_a_page(
     assert "unlimited" in page
     page = client.get("/caller?caller=api_key:bob").text
     assert "Locked by daily without an end: no requests are allowed" in page
+    page = client.get("/policy?policy=daily").text
+    assert ">no end</time>" in page
+
+
+def test_a_policy_of_several_periods_shows_the_rule_and_the_mode_of_each(
+    client: httpx2.Client, engine: sa.Engine
+) -> None:
+    periods = quota(50, "month", "api/month"), quota(20, "day", "api/day", mode="shadow")
+    SqlStore(engine, "here").activate(plan(*periods))
+    page = client.get("/policy?policy=api").text
+    for name, mode, limit in (("api/month", "enforce", 50), ("api/day", "shadow", 20)):
+        assert f'<dt>mode of {name}</dt><dd><span class="value">{mode}<' in page
+        assert re.search(rf"{name}: [^;]*\b{limit} requests", page)
     assert client.get("/caller?caller=tenant:shop").status_code == 200
 
 
