@@ -103,6 +103,7 @@ def test_a_call_that_takes_too_long_is_a_time_out_and_still_the_only_one(
         for _ in range(3):
             with pytest.raises(TimeoutError, match=r"the database has not answered for 0\.05 s"):
                 await flight.get()
+        monkeypatch.setattr(single_flight, "TIMEOUT_S", PATIENCE_S)
         call.released.set()
         with pytest.raises(StoreAway):
             await flight.get()
