@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import sqlalchemy as sa
 
 from analyzer.billing.days.closing import Billing
-from analyzer.billing.days.day_digest import DigestKey
 from analyzer.billing.days.targets import AskEnds
 from analyzer.config.reload import ConfigurationReader, plan_while_running
 from analyzer.config.settings import Settings
@@ -36,6 +35,7 @@ from analyzer.judging.judge import Judged
 from analyzer.judging.locks.lock_feed import new_mark
 from analyzer.judging.plan_sums import plan_sums
 from analyzer.judging.sql.plans import plan_in_force
+from analyzer.kernel.database.chain import signed
 from analyzer.kernel.database.engine import open_engine
 from analyzer.kernel.database.installation_secrets import EVENT_IDS, REFERENCES, ensure_secret
 from analyzer.kernel.database.migrate import require_head
@@ -91,7 +91,7 @@ def opened(
     """Opens the database; creates the tables in an empty one. Raises StoreAway, SchemaBehind."""
     if created := require_head(settings.database.address):
         log.info("empty database %s: created %s", settings.database.shown, ", ".join(created))
-    engine = open_database(settings.database.address)
+    engine = signed(open_database(settings.database.address), settings.signer())
     try:
         yield engine
     finally:
@@ -390,7 +390,10 @@ def job_scheduler(settings: Settings, health: MeasuringObserver) -> JobScheduler
 
 
 def _job_runner(settings: Settings, observer: Observer, alarms: Alarms, lane: Lane) -> JobRunner:
-    engine = open_engine(settings.database.address, statement_ms=lane.statement_ms, busy_ms=lane.busy_ms)
+    opened_engine = open_engine(
+        settings.database.address, statement_ms=lane.statement_ms, busy_ms=lane.busy_ms
+    )
+    engine = signed(opened_engine, settings.signer())
     context = JobContext(
         engine,
         new_mark,
@@ -409,7 +412,7 @@ def _job_runner(settings: Settings, observer: Observer, alarms: Alarms, lane: La
 def make_billing(settings: Settings) -> Billing:
     """Returns which days are closed, and when."""
     billing = settings.billing
-    return Billing(billing.zones, billing.grace, billing.groupings, DigestKey(billing.secret))
+    return Billing(billing.zones, billing.grace, billing.groupings, billing.key)
 
 
 def ends_of_logs(settings: Settings) -> AskEnds:

@@ -17,6 +17,7 @@ from typing import Any, Self
 from pydantic import Field, ModelWrapValidatorHandler, ValidationError, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from analyzer.billing.witness import witness_opener
 from analyzer.config import environment
 from analyzer.config.checks import cross_table_faults
 from analyzer.config.diagnostics.faults import ConfigFault, ConfigInvalid, KeyFault, ValueOrigins, locate
@@ -37,6 +38,7 @@ from analyzer.config.tables.retention import RetentionTable
 from analyzer.config.tables.sources import SourceTable
 from analyzer.counting.records.columns import ADDRESS
 from analyzer.counting.records.formats import with_default_fields
+from analyzer.kernel.database.chain import Signer
 from analyzer.kernel.errors import AnalyzerError
 from analyzer.kernel.refused_values import quote
 from analyzer.plan.derived_meters import derived_meter
@@ -128,6 +130,12 @@ class Settings(BaseSettings):
         if settings is None or more:
             raise FaultsFound([*translated.faults, *more], raw)
         return settings
+
+    def signer(self) -> Signer:
+        """What signs the acts that bills take as given."""
+        billing = self.billing
+        witness = None if billing.witness is None else witness_opener(billing.witness, self.kafka.client())
+        return Signer(billing.key, billing.earlier_keys, witness)
 
     def mappings(self) -> dict[str, SourceMapping]:
         """The mapping of each source's records, by the source's name."""

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
+from analyzer.kernel.database import given
 from analyzer.kernel.database.audit_log import record
 from analyzer.kernel.database.clock import instant
 from analyzer.kernel.database.engine import NowMs, insert, reading, writing
@@ -202,10 +203,12 @@ def accept(engine: sa.Engine, recorded: RecordedGap, to: int, who: str, reason: 
         moved = _begin(db, part, gap, to) if gap.position is None else _move(db, part, gap, to)
         decided = sa.update(gaps).where(is_partition(gaps, part), UNDECIDED, gaps.c.start == gap.start)
         decision = {"accepted_to": to, "accepted_ms": NowMs(), "accepted_by": who, "reason": reason}
-        if not moved or db.execute(decided.values(**decision)).rowcount != 1:
+        rows = db.execute(decided.values(**decision).returning(*gaps.c)).mappings().all() if moved else ()
+        if len(rows) != 1:
             raise NoSuchGap(
                 f"{part}: the gap was decided or is obsolete: see `gatelock upkeep sources list --gaps --all`"
             )
+        given.sign(db, given.gap(rows[0]))
         record(db, who, "gap accepted", f"{part}: {gap.kind} {format_range(gap)}, on at {to}", reason)
 
 

@@ -89,6 +89,14 @@ class SchemaBehind(AnalyzerError):
     """The database's tables are of another version than this program's."""
 
 
+class ChainCut(AnalyzerError):
+    """The chain of what is given does not contain what its witness has seen: it was restored, or cut."""
+
+
+class WitnessAway(AnalyzerError):
+    """The witness of the chain cannot be read or written."""
+
+
 class CountsDiffer(AnalyzerError):
     """The buckets of a day do not hold what was counted in it."""
 

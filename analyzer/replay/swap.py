@@ -20,13 +20,14 @@ from analyzer.judging.plan_sums import plan_sums
 from analyzer.judging.sql import plans
 from analyzer.judging.sql.directory import read_limits
 from analyzer.judging.totals import totals_growth
+from analyzer.kernel.database import given
 from analyzer.kernel.database.audit_log import record
 from analyzer.kernel.database.engine import NowMs, slow_reading, slow_writing
 from analyzer.kernel.database.partition_keys import is_partition, key_tuple, partition_values
 from analyzer.kernel.errors import ReplayLost, ReplayRefused
 from analyzer.kernel.model import CountTable
 from analyzer.kernel.tables.billing_tables import days
-from analyzer.kernel.tables.replay_tables import replayed_counts, replayed_rejects, replays
+from analyzer.kernel.tables.replay_tables import replay_positions, replayed_counts, replayed_rejects, replays
 from analyzer.kernel.tables.schema import offsets, rejects
 from analyzer.kernel.tables.table_columns import COLUMNS_PER_PAGE
 from analyzer.plan import catalog
@@ -183,7 +184,10 @@ def _swap(
     # Behind the lock of the plan: a day that was cut before has an earlier time, and one after it a later.
     corrected = json.dumps(_corrected_days(db, tables) if adjusted else [])
     swapped = {"swapped_ms": NowMs(), "swapped_by": who, "reason": reason, "rows": rows, "days": corrected}
-    db.execute(sa.update(replays).where(replays.c.id == replay.id).values(swapped))
+    update = sa.update(replays).where(replays.c.id == replay.id).values(swapped)
+    row = db.execute(update.returning(*replays.c)).mappings().one()
+    positions = given.rows_of(db, replay_positions, replay_positions.c.replay == replay.id)
+    given.sign(db, given.replay(row, positions))
     return adjusted
 
 

@@ -58,6 +58,9 @@ REVOKE INSERT, UPDATE, DELETE ON alembic_version FROM gatelock_analyzer;
 REVOKE UPDATE ON corrections FROM gatelock_analyzer;
 GRANT UPDATE (id) ON corrections TO gatelock_analyzer;
 
+-- Entries of the chain of what a bill takes as given are appended and nothing else.
+REVOKE UPDATE, DELETE ON chain_entries FROM gatelock_analyzer;
+
 -- Secrets and the hashes of tokens and sessions are of no use to readers.
 REVOKE SELECT ON secrets, sessions, tokens FROM gatelock_reader;
 

@@ -32,17 +32,19 @@ TABLES = (
     "record_facts", "waiting_facts", "overrides", "directory_versions", "locks", "lock_history",
     "disbelieved", "hold_offs", "feed", "feed_versions", "lock_changes", "events", "gaps", "tokens",
     "sessions", "gates", "refused_requests", "days", "day_positions", "frozen_counts", "adjustments",
-    "corrections", "deleted_days", "referenced_names", "day_audits", "deliveries", "replays",
+    "corrections", "deleted_days", "referenced_names", "day_audits", "deliveries", "chain_entries",
+    "chain_salts", "replays",
     "replay_positions", "replayed_counts", "replayed_rejects", "leases", "job_runs",
 )  # fmt: skip
 # What cannot be counted or judged again.
 IRRECOVERABLE = (
     *("offsets", "buckets", "rejects", "events", "gaps", "tokens", "callers", "overrides"),
-    *("days", "corrections"),
+    *("days", "corrections", "chain_entries"),
 )
 
 FROZEN = "the day is closed: its rows cannot be changed"
 KEPT = "corrections are never changed: book another one"
+SIGNED = "entries of the chain are never changed"
 YOUNG = "a day is deleted when it is closed, and 62 days after its end at the earliest"
 DELETED = "a deleted day stays deleted"
 DELETED_AGE_S = 62 * 86_400
@@ -88,6 +90,13 @@ REFUSE_CHANGED_CORRECTIONS = f"""
         end $$
         """
 
+REFUSE_CHANGED_ENTRIES = f"""
+        create function refuse_changed_entries() returns trigger language plpgsql as $$
+        begin
+            raise exception '{SIGNED}';
+        end $$
+        """
+
 REFUSE_EARLY_DELETION = f"""
         create function refuse_early_deletion() returns trigger language plpgsql as $$
         begin
@@ -125,8 +134,8 @@ def downgrade() -> None:
     for table in TABLES:
         op.drop_table(table)
     if _is_postgresql():
-        for function in ("refuse_closed_days", "refuse_changed_corrections", "refuse_early_deletion"):
-            op.execute(f"drop function {function}()")
+        for function in ("closed_days", "changed_corrections", "changed_entries", "early_deletion"):
+            op.execute(f"drop function refuse_{function}()")
 
 
 def _is_postgresql() -> bool:
@@ -572,6 +581,15 @@ def _billing() -> None:
         *_numbers("began_ms", "acknowledged_ms"),
         *_optional_numbers("tried_ms", "finished_ms"),
     )
+    _table(
+        "chain_entries",
+        *_key_numbers("number"),
+        *_texts("kind", "subject", "fields"),
+        *_numbers("at_ms"),
+        *_texts("key", "mac"),
+    )
+    _index("chain_entries", "kind", "subject")
+    _table("chain_salts", *_key_numbers("number"), *_bytes("salt"))
 
 
 def _replays() -> None:
@@ -685,6 +703,14 @@ def _guards_of_postgresql() -> list[str]:
                 "statement",
                 "refuse_changed_corrections()",
             ),
+            ("chain_entries_kept", "update or delete", "chain_entries", "row", "refuse_changed_entries()"),
+            (
+                "chain_entries_not_truncated",
+                "truncate",
+                "chain_entries",
+                "statement",
+                "refuse_changed_entries()",
+            ),
             ("deleted_days_kept", WRITES, "deleted_days", "row", "refuse_early_deletion()"),
             (
                 "deleted_days_not_truncated",
@@ -695,7 +721,8 @@ def _guards_of_postgresql() -> list[str]:
             ),
         )
     ]
-    return [REFUSE_CLOSED_DAYS, REFUSE_CHANGED_CORRECTIONS, REFUSE_EARLY_DELETION, *triggers]
+    functions = REFUSE_CLOSED_DAYS, REFUSE_CHANGED_CORRECTIONS, REFUSE_CHANGED_ENTRIES, REFUSE_EARLY_DELETION
+    return [*functions, *triggers]
 
 
 def _guards_of_sqlite() -> list[str]:
@@ -707,6 +734,7 @@ def _guards_of_sqlite() -> list[str]:
         if (table, act) != ("days", "insert")
     ]
     rules += [(f"corrections_kept_{act}", act, "corrections", "", KEPT) for act in ("update", "delete")]
+    rules += [(f"chain_entries_kept_{act}", act, "chain_entries", "", SIGNED) for act in ("update", "delete")]
     is_old = f"end_s < cast(strftime('%s', 'now') as integer) - {DELETED_AGE_S}"
     is_closed = f"exists (select 1 from days where id = new.day and state = 'closed' and {is_old})"
     rules.append(("deleted_days_old", "insert", "deleted_days", f"when not {is_closed} ", YOUNG))

@@ -18,6 +18,10 @@ Gatelock = Callable[..., Any]
 YESTERDAY = datetime.now(UTC) - timedelta(days=1)
 DATE = f"{YESTERDAY:%Y-%m-%d}"
 KEY = "0123456789abcdef"
+CORRECT = (
+    *("billing", "days", "correct", DATE, "--caller", "address:192.0.2.1"),
+    *("--amount", "-1", "--reason", "r"),
+)
 LINE = '192.0.2.{} - - [{:%d/%b/%Y}:10:{:02}:00 +0000] "GET /v1/search HTTP/1.1" 200 {} "-" "curl"\n'
 
 
@@ -158,20 +162,71 @@ def test_a_report_is_audited_by_its_file(gatelock: Gatelock, closed: Path, engin
     )
 
 
-def test_a_key_that_was_replaced_is_given_by_its_file(
+def test_a_key_that_was_replaced_stays_in_the_configuration(
     gatelock: Gatelock, closed: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "key").write_text("fedcba9876543210")
     result = gatelock("billing", "audit", "--day", DATE)
     assert result.exit_code == 1
     assert "its digest was made with the key " in result.stdout
+    act = (
+        "billing",
+        "days",
+        "correct",
+        DATE,
+        "--caller",
+        "address:192.0.2.1",
+        "--amount",
+        "-1",
+        "--reason",
+        "r",
+    )
+    result = gatelock(*CORRECT)
+    assert result.exit_code == 3
+    assert "name it in earlier_digest_key_files if it was replaced" in result.stderr
     (tmp_path / "old").write_text(f"{KEY}\n")
-    assert gatelock("billing", "audit", "--day", DATE, "--earlier-key", "old").exit_code == 0
-    (tmp_path / "short").write_text("short")
-    for name, why in (("short", "a key has at least 16 bytes"), ("none", "cannot be read: No such file")):
-        result = gatelock("billing", "audit", "--day", DATE, "--earlier-key", name)
-        assert result.exit_code == 2
-        assert f"--earlier-key {name}: {why}" in result.stderr
+    file = tmp_path / "gatelock.toml"
+    file.write_text(file.read_text().replace("[billing]", '[billing]\nearlier_digest_key_files = ["old"]'))
+    assert gatelock("billing", "audit", "--day", DATE).exit_code == 0
+    assert gatelock(*CORRECT).exit_code == 0
+
+
+def test_a_restored_database_closes_days_when_an_operator_has_said_so(
+    gatelock: Gatelock, closed: Path, tmp_path: Path, engine: sa.Engine
+) -> None:
+    assert gatelock("billing", "accept-restore", "--reason", "r").exit_code == 1
+    file = tmp_path / "gatelock.toml"
+    witness = f'[billing]\nwitness = "{tmp_path}/witness.json"'
+    file.write_text(file.read_text().replace("[billing]", witness))
+    act = (
+        "billing",
+        "days",
+        "correct",
+        DATE,
+        "--caller",
+        "address:192.0.2.1",
+        "--amount",
+        "-1",
+        "--reason",
+        "r",
+    )
+    assert gatelock(*CORRECT).exit_code == 0
+    assert gatelock("billing", "audit").exit_code == 0
+    tamper(engine, "delete from corrections", "delete from chain_entries where number > 2")
+    result = gatelock("billing", "audit")
+    assert result.exit_code == 1
+    assert (
+        "its witness has seen 3: the database was restored, or its last entries were cut off" in result.stdout
+    )
+    result = gatelock(
+        "billing", "report", "send", "day", DATE, "--to", "http://127.0.0.1:9", "--format", "lago"
+    )
+    assert result.exit_code == 3
+    assert "gatelock billing accept-restore" in result.stderr
+    assert gatelock("billing", "accept-restore", "--reason", "the disk broke").exit_code == 0
+    result = gatelock("billing", "audit")
+    assert result.exit_code == 0
+    assert "restored after the entry 2: those up to 3 were lost" in result.stdout
 
 
 @pytest.mark.parametrize(

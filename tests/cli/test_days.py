@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from analyzer.billing.days.day_digest import DigestKey
 from analyzer.billing.days.day_rows import add_day
 from analyzer.billing.days.deleted_days import DayDeletion, DeletedBy
 from analyzer.flush.sql_store import SqlStore
 from analyzer.kernel.database.engine import writing
+from analyzer.kernel.digest_key import DigestKey
 from analyzer.kernel.jobs.step_sizes import SizedSteps
 from analyzer.kernel.model import CountRow, Lag, Partition, PartitionProgress
 from analyzer.kernel.tables.billing_tables import days

@@ -9,7 +9,6 @@ from random import Random
 from analyzer.billing.audit.audit_outcomes import store_outcome
 from analyzer.billing.audit.examined_days import examine_day
 from analyzer.billing.days.by_hand import Correction, correct
-from analyzer.billing.days.day_digest import DigestKey
 from analyzer.billing.days.day_rows import stored_days
 from analyzer.billing.hand_over.deliveries import Delivery, delivering
 from analyzer.billing.reports.usage_amounts import UsagePart
@@ -26,6 +25,7 @@ from analyzer.judging.sql import plans
 from analyzer.judging.sql.braked_policies import release_policy
 from analyzer.kernel.database.clock import EPOCH
 from analyzer.kernel.database.engine import open_engine, reading, writing
+from analyzer.kernel.digest_key import DigestKey
 from analyzer.kernel.errors import CorrectionRefused
 from analyzer.kernel.jobs.job_runs import SHARED, SqlJobRuns
 from analyzer.kernel.jobs.job_schedules import RunOutcome

@@ -18,7 +18,6 @@ import sqlalchemy as sa
 from analyzer.billing.audit.audit_outcomes import DayAudits
 from analyzer.billing.audit.examined_days import examine_day, examine_digests
 from analyzer.billing.days.closing import Billing, DayClosing
-from analyzer.billing.days.day_digest import DigestKey
 from analyzer.billing.days.day_rows import add_day
 from analyzer.billing.reports.day_report import read_report, report_rows
 from analyzer.billing.reports.day_status import day_statuses
@@ -44,6 +43,7 @@ from analyzer.kernel.by import By
 from analyzer.kernel.database.engine import open_engine, writing
 from analyzer.kernel.database.partition_keys import key_values, partition_values
 from analyzer.kernel.database.revisions import head
+from analyzer.kernel.digest_key import DigestKey
 from analyzer.kernel.model import (
     CounterState,
     CountRow,

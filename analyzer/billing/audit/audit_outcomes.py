@@ -12,10 +12,10 @@ import sqlalchemy as sa
 
 from analyzer.billing.audit.day_differences import AuditedDay
 from analyzer.billing.audit.examined_days import examine_day
-from analyzer.billing.days.day_digest import DigestKey
 from analyzer.billing.days.day_rows import stored_days
 from analyzer.kernel.database.clock import instant
 from analyzer.kernel.database.engine import NowMs, insert, reading, writing
+from analyzer.kernel.digest_key import DigestKey
 from analyzer.kernel.tables.billing_tables import DIFFERS, EQUAL, day_audits, days
 
 log = logging.getLogger(__name__)

@@ -11,8 +11,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 import sqlalchemy as sa
 
 from analyzer.billing.audit.day_differences import AuditDifference
-from analyzer.billing.days.day_digest import DigestKey, content_digest
+from analyzer.billing.days.day_digest import content_digest
 from analyzer.billing.days.day_rows import Day, stored_days
+from analyzer.kernel.digest_key import DigestKey
 from analyzer.kernel.tables.billing_tables import day_audits, days
 
 WITHOUT_KEY = "its digest was made without a key: damage is found, a forged digest is not"

@@ -9,13 +9,15 @@ import sqlalchemy as sa
 
 from analyzer.billing.audit import digest_chain, frozen_differences
 from analyzer.billing.audit.day_differences import SHOWN_MAX, AuditDifference, AuditedDay
-from analyzer.billing.days.day_digest import DigestKey
 from analyzer.billing.days.day_rows import Day
 from analyzer.billing.days.deleted_days import is_deleted
 from analyzer.billing.days.frozen_rows import WORK_MB
+from analyzer.billing.days.given_differences import GivenOutcome, compare_given
 from analyzer.counting.grouping_differences import comparisons
 from analyzer.judging.sql import plans
+from analyzer.kernel.database.chain import Signer, signer_of
 from analyzer.kernel.database.engine import slow_reading, sort_in_memory, without_scans
+from analyzer.kernel.digest_key import DigestKey
 from analyzer.kernel.errors import SchemaBehind
 from analyzer.kernel.tables.schema import plans as plans_table
 from analyzer.plan import catalog
@@ -33,16 +35,18 @@ class AuditedDigests(NamedTuple):
         closed: How many are closed.
         read: Of how many the rows were read; of the others only the chain of digests was.
         lost: Days that were audited once and are not closed any more, in words.
+        given: What they take as given, compared with the chain.
     """
 
     days: list[AuditedDay]
     closed: int
     read: int
     lost: list[str]
+    given: GivenOutcome = GivenOutcome()
 
     @property
     def equal(self) -> bool:
-        return not self.lost and all(day.equal for day in self.days)
+        return not (self.lost or self.given.differences) and all(day.equal for day in self.days)
 
 
 def examine_digests(
@@ -69,7 +73,8 @@ def examine_digests(
                 differences += digest_chain.digest_differences(db, day, keys)
             audited.append(AuditedDay(day, differences))
         with_differences = [audited_day for audited_day in audited if audited_day.differences]
-        return AuditedDigests(with_differences, len(closed), len(to_read), digest_chain.lost_days(db))
+        given = compare_given(db, _signer(db, keys))
+        return AuditedDigests(with_differences, len(closed), len(to_read), digest_chain.lost_days(db), given)
 
 
 def examine_day(engine: sa.Engine, day: Day, keys: Sequence[DigestKey]) -> AuditedDay:
@@ -85,6 +90,8 @@ def examine_day(engine: sa.Engine, day: Day, keys: Sequence[DigestKey]) -> Audit
         numbers = catalog.load(db)
         differences = list(digest_chain.digest_differences(db, day, keys))
         differences += _chain(digest_chain.closed_days(db, day.zone), keys).get(day.id, [])
+        given = compare_given(db, _signer(db, keys)).about(day)
+        differences += [AuditDifference("given", sentence) for sentence in given]
         if is_deleted(db, day):
             return AuditedDay(day, _bounded(differences), [DELETED])
         differences += frozen_differences.ledger_differences(db, day)
@@ -98,6 +105,12 @@ def examine_day(engine: sa.Engine, day: Day, keys: Sequence[DigestKey]) -> Audit
         else:
             differences += frozen_differences.bucket_differences(db, numbers, day)
     return AuditedDay(day, _bounded(differences), remarks)
+
+
+def _signer(db: sa.Connection, keys: Sequence[DigestKey]) -> Signer:
+    """Returns the signer of the database, with further keys that entries may have been made with."""
+    signer = signer_of(db)
+    return signer._replace(earlier=(*signer.earlier, *keys))
 
 
 def _chain(closed: list[Day], keys: Sequence[DigestKey]) -> dict[int, list[AuditDifference]]:

@@ -13,12 +13,14 @@ from analyzer.billing.days.references import store_references
 from analyzer.counting.records.forgotten_callers import make_pseudonym
 from analyzer.counting.sql_joins import bounded_sum
 from analyzer.judging.sql import plans
+from analyzer.kernel.database import given
 from analyzer.kernel.database.audit_log import record
 from analyzer.kernel.database.clock import clock_ms
 from analyzer.kernel.database.engine import NowMs, slow_reading, writing
+from analyzer.kernel.database.partition_keys import is_partition
 from analyzer.kernel.errors import CorrectionRefused
 from analyzer.kernel.model import Partition
-from analyzer.kernel.tables.billing_tables import adjustments, corrections, days, frozen_counts
+from analyzer.kernel.tables.billing_tables import adjustments, corrections, day_positions, days, frozen_counts
 from analyzer.kernel.tables.schema import buckets
 from analyzer.plan import catalog
 from analyzer.plan.meters import JOINS
@@ -96,6 +98,9 @@ def leave_out(engine: sa.Engine, day: Day, part: Partition, who: str, reason: st
         if not hold_open(db, day):
             return
         targets.leave_out(db, day, part, who, reason)
+        is_left_out = day_positions.c.day == day.id, is_partition(day_positions, part)
+        [row] = given.rows_of(db, day_positions, *is_left_out)
+        given.sign(db, given.left_out(row))
         record(db, who, "partition left out", f"{day}: {part}", reason)
 
 
@@ -169,10 +174,11 @@ def correct(engine: sa.Engine, day: Day, correction: Correction, who: str, reaso
             "amount": correction.amount,
         }
         added = sa.insert(corrections).values(row | same | {"who": who, "reason": reason, "at_ms": NowMs()})
-        number_of = db.execute(added.returning(corrections.c.id)).scalar_one()
+        stored = db.execute(added.returning(*corrections.c)).mappings().one()
+        given.sign(db, given.correction(stored))
         about = f"{day}: {key} {correction.resource}".rstrip()
         record(db, who, "day corrected", f"{about}: {correction.amount:+,} {correction.meter}", reason)
-        return Corrected(number_of, old_amount, new_amount, booked.date)
+        return Corrected(stored["id"], old_amount, new_amount, booked.date)
 
 
 def _amount(

@@ -15,8 +15,9 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from analyzer.billing.days import frozen_rows
-from analyzer.billing.days.day_digest import DigestKey, content_digest
+from analyzer.billing.days.day_digest import content_digest
 from analyzer.billing.days.day_rows import Day, add_day, hold_open, open_day, stored_days
+from analyzer.billing.days.given_differences import compare_given
 from analyzer.billing.days.targets import (
     AskEnds,
     AwaitedPartition,
@@ -27,11 +28,14 @@ from analyzer.billing.days.targets import (
 )
 from analyzer.billing.reports.day_origin import Remembered, count_origin, remembered_by
 from analyzer.judging.sql import plans
+from analyzer.kernel.database import given
+from analyzer.kernel.database.chain import require_witnessed, signer_of
 from analyzer.kernel.database.clock import clock_ms
 from analyzer.kernel.database.engine import NowMs, insert, reading, slow_reading, without_scans, writing
 from analyzer.kernel.database.named_leases import Lease
 from analyzer.kernel.database.partition_keys import key_columns, partition_columns, partition_values
-from analyzer.kernel.errors import ClosingLost, NothingToClose, StoreAway
+from analyzer.kernel.digest_key import DigestKey
+from analyzer.kernel.errors import ClosingLost, DayAltered, NothingToClose, StoreAway
 from analyzer.kernel.model import Partition
 from analyzer.kernel.tables.billing_tables import adjustments, day_positions, days
 from analyzer.kernel.tables.schema import offsets
@@ -131,8 +135,11 @@ class DayClosing:
         """Cuts a day and closes it; returns False if flushes in flight did not permit the cut.
 
         Takes an open day, or one whose closing has ended without result. Raises StoreAway, ClosingLost,
-        NothingToClose.
+        NothingToClose; DayAltered if what it takes as given is not in the chain, ChainCut, WitnessAway.
         """
+        require_witnessed(self._engine)
+        with slow_reading(self._engine) as db:
+            _require_given(db, day)
         holder = self._random_mark()
         with ExitStack() as stack:
             with writing(self._engine) as db:
@@ -172,6 +179,7 @@ class DayClosing:
     def _finish(self, numbers: Catalog, day: Day, remembered: list[Remembered], holder: str) -> None:
         with slow_reading(self._engine) as db:
             without_scans(db)
+            _require_given(db, day)
             rows, requests = frozen_rows.frozen_totals(db, numbers, day)
             day = day._replace(given=json.dumps(count_origin(db, day, remembered)))
             content = content_digest(db, day)
@@ -193,9 +201,16 @@ class DayClosing:
                 "digest": self._billing.key.chained(content, previous_digest),
                 "digest_key": self._billing.key.fingerprint,
             }
-            db.execute(sa.update(days).where(days.c.id == day.id).values(closed))
+            update = sa.update(days).where(days.c.id == day.id).values(closed)
+            given.sign(db, given.closing(db.execute(update.returning(*days.c)).mappings().one()))
             CLOSINGS.release(db, lease_name(day), holder)
         log.info("%s: closed, with %d requests of callers in %d rows", day, requests, rows)
+
+
+def _require_given(db: sa.Connection, day: Day) -> None:
+    """Raises DayAltered if the chain does not lead to what the day takes as given."""
+    if sentences := compare_given(db, signer_of(db)).about(day):
+        raise DayAltered(f"{day}: it is not signed: {sentences[0]}; see `gatelock billing audit`")
 
 
 def lease_name(day: Day) -> str:

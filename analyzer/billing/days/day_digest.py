@@ -1,12 +1,10 @@
 """The digest of a closed day, over its rows and the digest of the day that was closed before.
 
-With a key that is not in the database, a user who can write every table cannot write a digest that fits other
-rows (HMAC, RFC 2104). Without a key it finds damage, and changes by a user who does not know about it.
+`DigestKey` chains it with that of the day before.
 """
 
 from __future__ import annotations
 
-import hmac
 import json
 from collections.abc import Iterator
 from hashlib import sha256
@@ -24,33 +22,6 @@ from analyzer.kernel.tables.billing_tables import (
 )
 
 ROWS_AT_ONCE = 1_000
-FINGERPRINT_CHARS = 16
-
-
-class DigestKey:
-    """The key of digests; an empty one makes digests that any program can compute.
-
-    Args:
-        secret: At least 16 bytes, or none.
-    """
-
-    def __init__(self, secret: bytes = b"") -> None:
-        self._secret = secret
-
-    @property
-    def fingerprint(self) -> str:
-        """Tells keys apart; "" without one."""
-        return self.of(b"fingerprint")[:FINGERPRINT_CHARS] if self._secret else ""
-
-    def of(self, content: bytes) -> str:
-        """Returns the digest of some bytes, in hexadecimal digits."""
-        if not self._secret:
-            return sha256(content).hexdigest()
-        return hmac.digest(self._secret, content, "sha256").hex()
-
-    def chained(self, content: str, previous: str) -> str:
-        """Returns the digest of a day, from that of its rows and that of the day before."""
-        return self.of(f"{content}\n{previous}".encode())
 
 
 def content_digest(db: sa.Connection, day: Day) -> str:

@@ -10,12 +10,15 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from analyzer.billing.days.day_digest import DigestKey, content_digest
+from analyzer.billing.days.day_digest import content_digest
 from analyzer.billing.days.day_rows import Day, stored_days
+from analyzer.kernel.database import given
 from analyzer.kernel.database.audit_log import record
 from analyzer.kernel.database.bounded_deletes import delete_at, first_keys
+from analyzer.kernel.database.chain import require_witnessed
 from analyzer.kernel.database.clock import clock_ms
 from analyzer.kernel.database.engine import NowMs, insert, reading, slow_reading, without_scans, writing
+from analyzer.kernel.digest_key import DigestKey
 from analyzer.kernel.errors import DayAltered
 from analyzer.kernel.jobs.step_sizes import SizedSteps
 from analyzer.kernel.tables.billing_tables import (
@@ -59,7 +62,8 @@ class DayDeletion:
     def step(self) -> int:
         """Deletes some rows, and returns their number; 0 when no day is beyond its retention.
 
-        Raises DayAltered if the rows of a day do not have its digest: they are evidence. Raises StoreAway.
+        Raises DayAltered if the rows of a day do not have its digest: they are evidence; StoreAway, ChainCut,
+        WitnessAway.
         """
         if self._by.kept_s is None:
             return 0
@@ -93,6 +97,7 @@ class DayDeletion:
         return min(old_days, key=lambda day: day.begin_s, default=None)
 
     def _mark(self, day: Day, kept_s: int) -> None:
+        require_witnessed(self._engine)
         with slow_reading(self._engine) as db:
             without_scans(db)
             content = content_digest(db, day)
@@ -102,7 +107,9 @@ class DayDeletion:
         with writing(self._engine) as db:
             row = {"day": day.id, "content": content, "at_ms": NowMs()}
             marked = insert(db, deleted_days).values(row).on_conflict_do_nothing()
-            if db.execute(marked.returning(deleted_days.c.day)).first() is not None:
+            new = db.execute(marked.returning(*deleted_days.c)).mappings().first()
+            if new is not None:
+                given.sign(db, given.deletion(new))
                 reason = f"its rows are kept for {kept_s // 86_400} days"
                 record(db, self._by.owner, "closed day deleted", str(day), reason)
 

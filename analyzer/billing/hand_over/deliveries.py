@@ -15,6 +15,8 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from analyzer.billing.reports.usage_amounts import UsagePart, UsagePlace, parse_place, place_text
+from analyzer.kernel.database import given
+from analyzer.kernel.database.chain import require_witnessed
 from analyzer.kernel.database.clock import clock_ms
 from analyzer.kernel.database.engine import NowMs, insert, reading, writing
 from analyzer.kernel.database.named_leases import Lease
@@ -109,7 +111,10 @@ class Deliveries:
         with writing(self._engine) as db:
             self._require(db)
             added = insert(db, deliveries).values(**self._delivery_key(part), **values, began_ms=NowMs())
-            db.execute(added.on_conflict_do_update(index_elements=deliveries.primary_key, set_=values))
+            stored = added.on_conflict_do_update(index_elements=deliveries.primary_key, set_=values)
+            row = db.execute(stored.returning(*deliveries.c)).mappings().one()
+            if row["finished_ms"] is not None:
+                given.sign(db, given.delivery(row))
 
     def _require(self, db: sa.Connection) -> None:
         if not DELIVERIES.keep(db, _delivery_lease(self._destination), self._holder):
@@ -129,7 +134,11 @@ class Deliveries:
 def delivering(
     engine: sa.Engine, destination: str, format_: str, who: str, random_mark: Callable[[], str]
 ) -> Iterator[Deliveries]:
-    """Holds the lease of a destination. Raises DeliveryLost if another process does, StoreAway."""
+    """Holds the lease of a destination.
+
+    Raises DeliveryLost if another process does, StoreAway; ChainCut, WitnessAway.
+    """
+    require_witnessed(engine)
     holder, name = random_mark(), _delivery_lease(destination)
     with writing(engine) as db:
         if not DELIVERIES.take(db, name, holder):

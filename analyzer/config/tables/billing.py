@@ -13,9 +13,11 @@ from analyzer.config.tables import ConfigTable
 from analyzer.config.tables.analyzer import long_enough
 from analyzer.config.tables.named_values import GroupingName
 from analyzer.config.values import DAY_S, duration_between, time_zone
+from analyzer.kernel.digest_key import DigestKey
 from analyzer.kernel.refused_values import quote, raise_fault
 from analyzer.kernel.secrets import SecretFile
 
+WITNESS = re.compile(r"kafka:[A-Za-z0-9._-]{1,249}|/[^\0]{1,4000}")
 EVENT_NAME = re.compile(r"[!-~]{1,100}")
 
 
@@ -24,6 +26,15 @@ def _zones(value: object) -> tuple[str, ...]:
     if not isinstance(names, list | tuple):
         raise_fault(f"must be a list of time zones, not {quote(value)}", 'write ["UTC", "Europe/Berlin"]')
     return tuple(dict.fromkeys(map(time_zone, names)))
+
+
+def _witness(value: object) -> str:
+    if not isinstance(value, str) or not WITNESS.fullmatch(value):
+        raise_fault(
+            f"must be the path of a file or a topic, not {quote(value)}",
+            'write "/var/lib/gatelock/witness.json" or "kafka:gatelock-witness"',
+        )
+    return value
 
 
 def _event_name(value: object) -> str:
@@ -45,9 +56,16 @@ class BillingTable(ConfigTable):
     customers_file: Path | None = None
     digest_key: Annotated[SecretStr, AfterValidator(long_enough)] | None = None
     digest_key_file: Annotated[SecretFile, AfterValidator(long_enough)] | None = None
+    earlier_digest_key_files: tuple[Annotated[SecretFile, AfterValidator(long_enough)], ...] = ()
+    witness: Annotated[str, BeforeValidator(_witness)] | None = None
 
     @property
-    def secret(self) -> bytes:
-        """The key of the digests of days; empty without one."""
+    def key(self) -> DigestKey:
+        """The key of digests and entries; an empty one if none is configured."""
         key = self.digest_key_file or self.digest_key
-        return b"" if key is None else key.get_secret_value().encode()
+        return DigestKey() if key is None else DigestKey(key.get_secret_value().encode())
+
+    @property
+    def earlier_keys(self) -> tuple[DigestKey, ...]:
+        """The keys that it has replaced."""
+        return tuple(DigestKey(key.get_secret_value().encode()) for key in self.earlier_digest_key_files)

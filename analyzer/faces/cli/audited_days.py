@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from click.exceptions import Exit
 
 from analyzer.billing.audit.audit_outcomes import store_outcome
 from analyzer.billing.audit.examined_days import examine_day
-from analyzer.billing.days.day_digest import DigestKey
 from analyzer.billing.reports.day_status import day_statuses
 from analyzer.faces.cli.billing_options import date_of, zone_of
-from analyzer.faces.cli.exit_codes import FOUND, usage_error
+from analyzer.faces.cli.exit_codes import FOUND
 from analyzer.faces.cli.operator import operator_name
 from analyzer.faces.cli.output import say
+from analyzer.kernel.digest_key import DigestKey
 from analyzer.kernel.sentences import plural
-from gatekeeper.identity import SECRET_BYTES_MIN
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -25,21 +23,16 @@ if TYPE_CHECKING:
     from analyzer.billing.audit.day_differences import AuditedDay
     from analyzer.billing.audit.examined_days import AuditedDigests
     from analyzer.billing.days.day_rows import Day
+    from analyzer.billing.days.given_differences import GivenOutcome
     from analyzer.config.settings import Settings
 
 
-def digest_keys(settings: Settings, earlier: Sequence[Path]) -> list[DigestKey]:
-    """The key of the configuration, and earlier ones from files. Exits with 2 for a file without a key."""
-    keys = [DigestKey(settings.billing.secret)]
-    for file in earlier:
-        try:
-            secret = file.read_bytes().rstrip(b"\r\n")
-        except OSError as error:
-            raise usage_error(f"--earlier-key {file}: cannot be read: {error.strerror}") from error
-        if len(secret) < SECRET_BYTES_MIN:
-            raise usage_error(f"--earlier-key {file}: a key has at least {SECRET_BYTES_MIN} bytes")
-        keys.append(DigestKey(secret))
-    return keys
+GIVEN_MAX = 20  # differences that are printed
+
+
+def digest_keys(settings: Settings) -> list[DigestKey]:
+    """The key of the configuration, and those that it has replaced."""
+    return [settings.billing.key, *settings.billing.earlier_keys]
 
 
 def closed_day(engine: sa.Engine, settings: Settings, date: str, zone: str | None) -> Day:
@@ -99,6 +92,8 @@ def fields_of_digests(digests: AuditedDigests) -> dict[str, object]:
         "read": digests.read,
         "equal": digests.equal,
         "lost": digests.lost,
+        "given": [difference.what for difference in digests.given.differences],
+        "given_remarks": list(digests.given.remarks),
         "differing": [*map(fields_of_day, digests.days)],
     }
 
@@ -113,3 +108,17 @@ def say_digests(digests: AuditedDigests) -> None:
     say_differences(digests.days)
     for sentence in digests.lost:
         say(f"{sentence}: NOT EQUAL")
+    _say_given(digests.given)
+
+
+def _say_given(given: GivenOutcome) -> None:
+    if not (given.entries or given.differences):
+        return
+    verdict = "NOT EQUAL" if given.differences else "equal"
+    say(f"chain of {given.entries:,} acts compared with what bills take as given: {verdict}")
+    for difference in given.differences[:GIVEN_MAX]:
+        say(f"{difference.what}: NOT EQUAL")
+    if len(given.differences) > GIVEN_MAX:
+        say(f"... and {len(given.differences) - GIVEN_MAX:,} more: NOT EQUAL")
+    for remark in given.remarks:
+        say(remark)

@@ -139,6 +139,10 @@ BILLING = CommandGroup(
             ),
         ),
         Command("audit", "verbs.audit:audit", "Compare everything that was counted with itself."),
+        Command(
+            "accept-restore", "verbs.audit:accept_restored",
+            "Say that the database was restored, so that days are closed again.",
+        ),
     ),
 )  # fmt: skip
 UPKEEP = CommandGroup(

@@ -18,6 +18,7 @@ from analyzer.config.values import suggestion
 from analyzer.faces.cli.described_options import CONFIG_HELP, Option
 from analyzer.faces.cli.exit_codes import usage_error
 from analyzer.faces.signals.status import installation_status
+from analyzer.kernel.database.chain import signed
 from analyzer.kernel.database.clock import database_now
 from analyzer.kernel.database.engine import open_batch_engine, require_file
 from analyzer.kernel.database.revisions import head, schema_problem
@@ -107,7 +108,7 @@ def open_database(context: Context, config: Path | None) -> Iterator[sa.Engine]:
     """
     settings = load_settings(context, config)
     require_file(settings.database.address)
-    engine = open_batch_engine(settings.database.address)
+    engine = signed(open_batch_engine(settings.database.address), settings.signer())
     try:
         revision = installation_status(engine, head()).revision
         if problem := schema_problem(revision, settings.database.address):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -28,13 +28,14 @@ class AuditEntry(NamedTuple):
     id: str
 
 
-def record(db: sa.Connection, who: str, act: str, about: str, reason: str) -> None:
-    """Writes an entry in the transaction of the act itself, so that both commit or neither."""
-    db.execute(
-        sa.insert(events).values(
-            id=secrets.token_hex(8), at_ms=NowMs(), who=who, act=act, about=about, why=reason
-        )
-    )
+def record(db: sa.Connection, who: str, act: str, about: str, reason: str) -> dict[str, Any]:
+    """Writes an entry in the transaction of the act itself, so that both commit or neither.
+
+    Returns its row.
+    """
+    values = {"id": secrets.token_hex(8), "at_ms": NowMs(), "who": who, "act": act, "about": about}
+    added = sa.insert(events).values(values | {"why": reason}).returning(*events.c)
+    return dict(db.execute(added).mappings().one())
 
 
 def entries(engine: sa.Engine, since_ms: int = 0, until_ms: int | None = None) -> Iterator[AuditEntry]:

@@ -32,7 +32,7 @@ class Dialect(NamedTuple):
         set_local: Sets parameters of a server for this transaction. A file has none.
         has_one_writer: Whether a transaction that writes excludes all others, which wait without a queue.
         lock_table: Locks a table in a mode of PostgreSQL; nothing where there is one writer.
-        lock_schema: Waits until this transaction is the only one with this number.
+        lock_number: Waits until this transaction is the only one with this number.
         empty: Deletes all rows of a table.
         notify: Wakes the listeners of a channel at the commit; None: clients must look.
         step_s: How long a transaction of a job should take.
@@ -60,7 +60,7 @@ class Dialect(NamedTuple):
     set_local: Callable[[sa.Connection, Mapping[str, str | int]], None]
     has_one_writer: bool
     lock_table: Callable[[sa.Connection, str, str], None]
-    lock_schema: Callable[[sa.Connection, int], None]
+    lock_number: Callable[[sa.Connection, int], None]
     empty: Callable[[sa.Connection, sa.Table], None]
     notify: Callable[[sa.Connection, str], None] | None
     step_s: float
@@ -90,7 +90,7 @@ DIALECTS: dict[str, Dialect] = {
         set_local=sqlite_dialect.set_local,
         has_one_writer=True,
         lock_table=sqlite_dialect.lock_table,
-        lock_schema=sqlite_dialect.lock_schema,
+        lock_number=sqlite_dialect.lock_number,
         empty=sqlite_dialect.empty,
         notify=None,
         step_s=sqlite_dialect.STEP_S,
@@ -118,7 +118,7 @@ DIALECTS: dict[str, Dialect] = {
         set_local=postgresql_dialect.set_local,
         has_one_writer=False,
         lock_table=postgresql_dialect.lock_table,
-        lock_schema=postgresql_dialect.lock_schema,
+        lock_number=postgresql_dialect.lock_number,
         empty=postgresql_dialect.empty,
         notify=postgresql_dialect.notify,
         step_s=postgresql_dialect.STEP_S,

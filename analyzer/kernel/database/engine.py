@@ -30,6 +30,8 @@ DAMAGED = {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT}  # sqlite3 has no sepa
 ROWS_AT_ONCE = 1_000  # fetched at a time, so that a long list needs constant memory
 
 BOUND_MS = "gatelock_bound_ms"  # execution option: the time-out of `slow_reading`
+# In the info of a connection: called with it at the end of `writing`; returns what comes after the commit.
+AT_COMMIT = "gatelock_at_commit"
 READ_ONLY = {"gatelock_reads": True}  # execution option: this transaction is one snapshot without writes
 
 
@@ -75,7 +77,12 @@ def reading(engine: sa.Engine) -> Iterator[sa.Connection]:
 def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
     """Opens a transaction that commits at the end. Raises StoreAway; the outcome is then unknown."""
     with database_errors(), engine.begin() as connection:
+        connection.info.pop(AT_COMMIT, None)  # of a transaction that failed
         yield connection
+        at_commit = connection.info.pop(AT_COMMIT, None)
+        after_commit = None if at_commit is None else at_commit(connection)
+    if after_commit is not None:
+        after_commit()
 
 
 @contextmanager

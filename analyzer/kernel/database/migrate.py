@@ -107,7 +107,9 @@ def _migrating(url: str | sa.URL) -> Iterator[tuple[Config, str | None]]:
     engine = open_engine(url, statement_ms=0)
     try:
         with database_errors(), engine.begin() as connection:
-            dialect_of(connection).lock_schema(connection, LOCK)
+            dialect = dialect_of(connection)
+            dialect.set_local(connection, {"lock_timeout": 0})  # as long as it takes
+            dialect.lock_number(connection, LOCK)
             yield _config(connection), stored_revision(connection)
     finally:
         engine.dispose()

@@ -25,7 +25,7 @@ GUARDS = frozenset(
         *(f"{table}.{name}" for table in CLOSED for name in ("closed_days", "closed_days_kept")),
         *(
             f"{table}.{table}_{end}"
-            for table in ("corrections", "deleted_days")
+            for table in ("corrections", "deleted_days", "chain_entries")
             for end in ("kept", "not_truncated")
         ),
     }
@@ -118,9 +118,8 @@ def lock_table(db: sa.Connection, table: str, mode: str) -> None:
     db.exec_driver_sql(f"lock table {table} in {mode} mode")
 
 
-def lock_schema(db: sa.Connection, number: int) -> None:
-    """Waits, as long as it takes, until no other transaction has the advisory lock of this number."""
-    set_local(db, {"lock_timeout": 0})
+def lock_number(db: sa.Connection, number: int) -> None:
+    """Waits until no other transaction has the advisory lock of this number."""
     db.execute(sa.select(sa.func.pg_advisory_xact_lock(number)))
 
 

@@ -27,7 +27,7 @@ GUARDS = frozenset(
         *(f"{table}.{table}_closed_{act}" for table in CLOSED for act in ("insert", "update", "delete")),
         *(
             f"{table}.{table}_kept_{act}"
-            for table in ("corrections", "deleted_days")
+            for table in ("corrections", "deleted_days", "chain_entries")
             for act in ("update", "delete")
         ),
         "deleted_days.deleted_days_old",
@@ -146,7 +146,7 @@ def lock_table(_db: sa.Connection, _table: str, _mode: str) -> None:
     """Does nothing: a transaction that writes has the whole file."""
 
 
-def lock_schema(_db: sa.Connection, _number: int) -> None:
+def lock_number(_db: sa.Connection, _number: int) -> None:
     """Does nothing: a transaction that writes has the whole file."""
 
 

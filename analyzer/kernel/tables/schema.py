@@ -20,6 +20,7 @@ from analyzer.kernel.tables.billing_tables import (
     frozen_counts,
     referenced_names,
 )
+from analyzer.kernel.tables.chain_tables import chain_entries, chain_salts
 from analyzer.kernel.tables.counter_tables import event_ids, named_callers, secrets
 from analyzer.kernel.tables.job_tables import job_runs, leases
 from analyzer.kernel.tables.replay_tables import replay_positions, replayed_counts, replayed_rejects, replays
@@ -45,7 +46,7 @@ OF_BROWSERS = (sessions,)
 OF_REPLAYS = (replays, replay_positions, replayed_counts, replayed_rejects)
 OF_BILLING = (
     days, day_positions, frozen_counts, adjustments, corrections, deleted_days, referenced_names, day_audits,
-    deliveries,
+    deliveries, chain_entries, chain_salts,
 )  # fmt: skip
 
 # One row per partition: how far it is counted, its ledger, and how far behind it was at its last heartbeat.

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 from analyzer.billing.audit.examined_days import examine_digests
-from analyzer.billing.days.day_digest import DigestKey
+from analyzer.kernel.digest_key import DigestKey
 from analyzer.kernel.tables.table_columns import COLUMNS_PER_PAGE
 from analyzer.maintenance.audit import audit
 from analyzer.plan.plan import Plan

@@ -19,9 +19,9 @@ from unittest.mock import patch
 from analyzer.billing.audit.audit_outcomes import DayAudits
 from analyzer.billing.days import by_hand, frozen_rows
 from analyzer.billing.days.closing import Billing, DayClosing
-from analyzer.billing.days.day_digest import DigestKey
 from analyzer.billing.days.day_rows import Day, stored_days
 from analyzer.kernel.database.engine import reading
+from analyzer.kernel.digest_key import DigestKey
 from analyzer.kernel.errors import AnalyzerError, CorrectionRefused, StoreAway
 from analyzer.kernel.model import Partition
 from analyzer.maintenance.job_runner import Job

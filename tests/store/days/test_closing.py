@@ -10,12 +10,13 @@ import pytest
 import sqlalchemy as sa
 
 from analyzer.billing.days import closing
+from analyzer.billing.days.by_hand import leave_out
 from analyzer.billing.days.closing import Billing, DayClosing
-from analyzer.billing.days.day_digest import DigestKey, content_digest
+from analyzer.billing.days.day_digest import content_digest
 from analyzer.billing.days.day_rows import Day, add_day, day_at, day_window, stored_days
-from analyzer.billing.days.targets import leave_out
 from analyzer.flush.sql_store import SqlStore
 from analyzer.kernel.database.engine import NowMs, reading, writing
+from analyzer.kernel.digest_key import DigestKey
 from analyzer.kernel.model import CountRow, Lag, Partition, PartitionProgress
 from analyzer.kernel.tables.billing_tables import (
     adjustments,
@@ -300,8 +301,7 @@ def test_a_partition_can_be_left_out_with_a_reason(
     follow(counted, PART, 10)
     closer.ends = {PART: 12}
     assert closer.new().step() == 0
-    with writing(engine) as db:
-        leave_out(db, yesterday, PART, "eve", "INC-311")
+    leave_out(engine, yesterday, PART, "eve", "INC-311")
     assert closer.new().step() == 1
     with reading(engine) as db:
         columns = day_positions.c["target", "cut", "left_out", "who"]

@@ -10,11 +10,7 @@ import sqlalchemy as sa
 
 from analyzer.billing.audit.audit_outcomes import DayAudits, differing_in_words, outcomes
 from analyzer.billing.audit.day_differences import AuditedDay
-from analyzer.billing.audit.examined_days import examine_day, examine_digests
-from analyzer.billing.days.by_hand import Correction, correct
-from analyzer.billing.days.closing import Billing, DayClosing
-from analyzer.billing.days.day_digest import DigestKey, content_digest
-from analyzer.billing.days.day_rows import Day, add_day, stored_days
+from analyzer.billing.audit.examined_days import examine_digests
 from analyzer.billing.reports.atomic_files import write_whole
 from analyzer.billing.reports.day_report import read_report, report_rows
 from analyzer.billing.reports.file_audit import AuditedFile, FileUnreadable, audit_file
@@ -24,75 +20,13 @@ from analyzer.billing.reports.row_formats import ROW_FORMATS
 from analyzer.faces.signals.health import Health
 from analyzer.faces.signals.metrics import Metrics
 from analyzer.faces.signals.status import installation_status
-from analyzer.flush.sql_store import SqlStore
-from analyzer.kernel.database.engine import reading, writing
-from analyzer.kernel.model import CountRow, PartitionProgress
-from analyzer.kernel.tables.billing_tables import days
-from analyzer.plan.meters import Meter
-from analyzer.plan.plan import make_plan
-from tests.store.flushing import ACME, ANN, PART, flush, now_s
+from analyzer.kernel.digest_key import DigestKey
+from analyzer.kernel.model import PartitionProgress
+from tests.store.days.closed_days import DAY_S, KEY, ClosedDays
+from tests.store.flushing import ACME, ANN, PART
 from tests.support.tampered_tables import tamper, without_triggers
 
-DAY_S = 86_400
-PLAN = make_plan(["caller+resource"], [Meter("slowest", "took", "max")], [])
-KEY = DigestKey(b"0123456789abcdef")
 OTHER_KEY = DigestKey(b"another key of digests")
-
-
-class ClosedDays:
-    """Two closed days, each with rows of two callers; the second has what came late of the first.
-
-    Args:
-        engine: Of a database without counts.
-        key: Of the digests.
-    """
-
-    def __init__(self, engine: sa.Engine, key: DigestKey = KEY) -> None:
-        self.engine, self.key = engine, key
-        self.store = SqlStore(engine, "analyzer:1")
-        self.store.activate(PLAN)
-        at_s = now_s(engine) - 3 * DAY_S
-        with writing(engine) as db:
-            self.first = add_day(db, "UTC", at_s)
-        for number in range(3):
-            self.count(ACME, 5 + number, self.first.begin_s + number * DAY_S)
-            self.count(ANN, 7, self.first.begin_s + number * DAY_S + 3_600)
-        self.close()
-        self.count(ACME, 2, self.first.begin_s + 60)
-        correct(engine, self.day(0), Correction("caller", ANN, "", "requests", -3), "ann@ops", "a test call")
-        self.close()
-
-    def count(self, key: str, value: int, at_s: int) -> None:
-        at_s -= at_s % 60
-        rows = [
-            CountRow(grouping, key, resource, meter, 60, at_s, amount, 0)
-            for grouping, resource in (("caller", ""), ("caller+resource", "/v1/a"))
-            for meter, amount in (("requests", value), ("slowest", 10 * value))
-        ]
-        flush(self.store, PLAN, rows)
-
-    def close(self, key: DigestKey | None = None) -> None:
-        billing = Billing(groupings=("caller", "caller+resource"), grace_s=0.0, key=key or self.key)
-        now_ms = now_s(self.engine) * 1000
-        assert DayClosing(self.engine, billing, lambda _: {}, lambda: "mark", lambda: now_ms).step() == 1
-
-    def day(self, number: int) -> Day:
-        with reading(self.engine) as db:
-            return stored_days(db, days.c.state == "closed")[number]
-
-    def audit(self, number: int, *keys: DigestKey) -> AuditedDay:
-        return examine_day(self.engine, self.day(number), keys or [self.key])
-
-    def kinds(self, number: int, *keys: DigestKey) -> set[str]:
-        return {one.kind for one in self.audit(number, *keys).differences}
-
-    def forge(self, number: int, key: DigestKey) -> None:
-        """Writes a digest by this key that fits the rows of a day as they are now."""
-        day = self.day(number)
-        with reading(self.engine) as db:
-            digest = key.chained(content_digest(db, day), day.digest_before)
-        row = f"digest = '{digest}', digest_key = '{key.fingerprint}'"
-        tamper(self.engine, f"update days set {row} where id = {day.id}")
 
 
 @pytest.fixture
@@ -152,7 +86,7 @@ def test_a_row_moved_between_callers_is_found_by_name(closed: ClosedDays) -> Non
 def test_a_correction_that_was_changed_is_found(closed: ClosedDays) -> None:
     assert tamper(closed.engine, "update corrections set amount = -7 where id = 1") == 1
     assert closed.kinds(0) == set(), "it is booked on the day after"
-    assert closed.kinds(1) == {"digest"}
+    assert closed.kinds(1) == {"digest", "given"}
 
 
 def test_a_name_given_to_another_reference_is_found(closed: ClosedDays) -> None:
@@ -210,7 +144,7 @@ def test_with_the_key_elsewhere_a_user_who_writes_every_table_is_found(closed: C
 
 def test_a_forged_day_breaks_the_chain_for_the_next_one(closed: ClosedDays) -> None:
     closed.forge(0, OTHER_KEY)
-    assert closed.kinds(0) == {"key"}
+    assert closed.kinds(0) == {"key", "given"}
     [one] = closed.audit(1).differences
     assert (one.kind, one.what) == (
         "chain",

@@ -36,6 +36,7 @@ from analyzer.billing.reports.row_formats import ROW_FORMATS, encode_csv
 from analyzer.flush.sql_store import SqlStore
 from analyzer.kernel.database.audit_log import RECORDS_RETRIED, record
 from analyzer.kernel.database.engine import open_engine, writing
+from analyzer.kernel.database.given import retry, sign
 from analyzer.kernel.errors import NotInstalled
 from analyzer.kernel.model import CountRow
 from analyzer.kernel.tables.billing_tables import referenced_names
@@ -343,7 +344,8 @@ def test_the_origin_of_a_day_has_what_it_takes_as_given(here: Installation) -> N
             sa.insert(named_callers).values(**part, hour=1, how="new", next=5, callers="user:a\nuser:b")
         )
         db.execute(sa.insert(event_ids).values(**part, generation=1, number=0, began_ms=0, hashes=bytes(24)))
-        record(db, "eve", RECORDS_RETRIED, "3 records, log[0]@1 to 3", "a mapping that was mended")
+        retried = record(db, "eve", RECORDS_RETRIED, "3 records, log[0]@1 to 3", "a mapping that was mended")
+        sign(db, retry(retried))
     here.count(*here.requests(ACME, 3))
     assert here.closing.step() == 1
     first = json.loads(closed(here).given)
@@ -363,7 +365,7 @@ def test_a_day_carries_what_the_day_before_remembered(engine: sa.Engine) -> None
     here.count(*here.requests(ACME, 3))
     assert here.closing.step() == 1
     with writing(engine) as db:
-        record(db, "eve", RECORDS_RETRIED, "log[0]@1", "later")
+        sign(db, retry(record(db, "eve", RECORDS_RETRIED, "log[0]@1", "later")))
     assert here.closing.step() == 1
     first, second = (json.loads(status.day.given) for status in day_statuses(engine)[:2])
     assert second["given"]["carried"] == first["remembered"] != []

@@ -8,12 +8,13 @@ import pytest
 import sqlalchemy as sa
 
 from analyzer.billing.days.closing import Billing, DayClosing
-from analyzer.billing.days.day_digest import DigestKey, content_digest
+from analyzer.billing.days.day_digest import content_digest
 from analyzer.billing.days.day_rows import Day, add_day, stored_days
 from analyzer.billing.days.deleted_days import DayDeletion, DeletedBy
 from analyzer.billing.reports.day_report import NotFrozen, read_report
 from analyzer.flush.sql_store import SqlStore
 from analyzer.kernel.database.engine import reading, writing
+from analyzer.kernel.digest_key import DigestKey
 from analyzer.kernel.errors import DayAltered
 from analyzer.kernel.jobs.step_sizes import SizedSteps
 from analyzer.kernel.tables.billing_tables import (

@@ -225,7 +225,7 @@ def close(
         status = _find(engine, settings, day.date, named)
         outcome(f"{sentence}: {status.day.requests:,} requests of callers", day_fields(status), as_json=json)
         if day.state != "closed":
-            audited = audit_day(engine, status.day, digest_keys(settings, []))
+            audited = audit_day(engine, status.day, digest_keys(settings))
             say_differences([audited])
             if not audited.equal:
                 raise Exit(FOUND)

@@ -17,8 +17,17 @@ from analyzer.faces.cli.billing_options import ZoneOption
 from analyzer.faces.cli.described_options import Option
 from analyzer.faces.cli.exit_codes import FOUND, UNREACHABLE, reporting_errors, usage_error
 from analyzer.faces.cli.nouns.gaps import fields_of
-from analyzer.faces.cli.options import ConfigOption, JsonOption, load_settings, open_database
-from analyzer.faces.cli.output import json_lines, say, table
+from analyzer.faces.cli.operator import operator_name
+from analyzer.faces.cli.options import (
+    ConfigOption,
+    JsonOption,
+    ReasonOption,
+    load_settings,
+    open_database,
+    require_reason,
+)
+from analyzer.faces.cli.output import json_lines, outcome, say, table
+from analyzer.kernel.database.chain import accept_restore
 from analyzer.kernel.errors import LogUnreadable
 from analyzer.kernel.model import Partition
 from analyzer.kernel.sentences import plural
@@ -32,10 +41,10 @@ from gatekeeper.feed.feed_json import time_text
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
-    from analyzer.billing.days.day_digest import DigestKey
     from analyzer.config.settings import Settings
     from analyzer.counting.gaps import RecordedGap
     from analyzer.counting.grouping_differences import GroupingDifference
+    from analyzer.kernel.digest_key import DigestKey
     from analyzer.maintenance.audit import Audit, PartitionLedger
 
 NOT_SHOWN = (
@@ -72,10 +81,6 @@ RecountOption = Annotated[
 ReportOption = Annotated[
     Path | None, Option("--report", metavar="FILE", help="Only this file of `gatelock billing report`.")
 ]
-KeyOption = Annotated[
-    list[Path] | None,
-    Option("--earlier-key", metavar="FILE", help="A key that digests were made with before the present one."),
-]
 
 
 def audit(
@@ -88,7 +93,6 @@ def audit(
     zone: ZoneOption = None,
     against_kafka: RecountOption = False,
     report: ReportOption = None,
-    earlier_key: KeyOption = None,
 ) -> None:
     """Compare everything that was counted with itself.
 
@@ -98,7 +102,8 @@ def audit(
     grouping add up to those of the others. The totals of open windows equal the buckets, and the locks are
     those that they earn. A past day whose buckets were found equal is not read again until something is
     counted in it; --all reads it. Rows of closed days fit their digests (of the newest days, up to a million
-    rows; --all: of every one), and each digest continues the one before. Exit code 1 if anything differs.
+    rows; --all: of every one), and each digest continues the one before. All that bills take as given is in
+    the chain of acts, and the chain has what its witness has seen. Exit code 1 if anything differs.
 
     --day compares a closed day with its digest, with the buckets and what was booked later, and its names
     with their references. The outcome is stored, and shown by `gatelock billing days list`. With
@@ -118,7 +123,7 @@ def audit(
         raise usage_error("--against-kafka counts one day again: write --day DATE")
     with reporting_errors(), open_database(context, config) as engine:
         settings = load_settings(context, config)
-        keys = digest_keys(settings, earlier_key or [])
+        keys = digest_keys(settings)
         if day is not None and against_kafka:
             is_equal = _recount_day(engine, settings, day, zone, as_json=json)
         elif day is not None:
@@ -129,6 +134,28 @@ def audit(
             is_equal = _audit_all(engine, settings, keys, every_day=every_day, kafka=kafka, as_json=json)
         if not is_equal:
             raise Exit(FOUND)
+
+
+def accept_restored(
+    context: Context, reason: ReasonOption, config: ConfigOption = None, json: JsonOption = False
+) -> None:
+    """Say that the database was restored, so that days are closed again.
+
+    The chain of what bills take as given is then shorter than its witness has seen, or another one: no day is
+    closed or deleted, and nothing is handed over, until somebody says that this is a restore, and not a
+    chain that was cut. Exit code 1 if the chain contains all that its witness has seen.
+
+    Example: gatelock billing accept-restore --reason "the backup of Monday, INC-311"
+    """
+    reason_text = require_reason(reason)
+    with reporting_errors(), open_database(context, config) as engine:
+        try:
+            seen = accept_restore(engine, operator_name(), reason_text)
+        except LookupError as error:
+            say(str(error), err=True)
+            raise Exit(FOUND) from error
+        sentence = f"days are closed again; the acts up to {seen.number} that the witness has seen are lost"
+        outcome(sentence, {"witness_entries": seen.number}, as_json=json)
 
 
 def _audit_all(

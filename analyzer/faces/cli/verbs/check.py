@@ -412,6 +412,12 @@ def remarks(settings: Settings) -> Iterator[str]:
 
     yield from _remarks_of_meters(settings.meters)
     yield from _remarks_of_policies(_periods(settings))
+    if settings.billing.key.fingerprint and settings.billing.witness is None:
+        yield (
+            "billing: without a witness nothing finds that the last acts and days were cut off, or that an "
+            "older database was restored; set witness to a file beside the key, or to a topic if analyzers "
+            "run on several hosts"
+        )
 
 
 def _remarks_of_meters(meters: Iterable[MeterTable]) -> Iterator[str]:

@@ -1,0 +1,254 @@
+"""Compares what a bill takes as given with the chain of entries, both ways; see docs/decisions/0078."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Sequence
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from analyzer.billing.days.day_rows import Day
+from analyzer.billing.days.deleted_days import ROWS
+from analyzer.kernel.database import chain, given
+from analyzer.kernel.database.audit_log import RECORDS_RETRIED
+from analyzer.kernel.database.chain import ChainCheck, Entry, EntryKind, Signer
+from analyzer.kernel.database.clock import clock_ms
+from analyzer.kernel.database.given import Given, Row, rows_of
+from analyzer.kernel.errors import WitnessAway
+from analyzer.kernel.tables.billing_tables import (
+    corrections,
+    day_positions,
+    days,
+    deleted_days,
+    deliveries,
+)
+from analyzer.kernel.tables.replay_tables import replay_positions, replays
+from analyzer.kernel.tables.schema import events, gaps, plans, stretches
+
+DELETED_WITHIN_MS = 86_400_000  # of its mark, a day has no rows any more
+DELETED_AGE_MS = 62 * 86_400_000  # the triggers refuse the mark of a younger day
+WITHOUT_WITNESS = "no [billing] witness: entries that were cut off the end of the chain are not found"
+
+
+class GivenDifference(NamedTuple):
+    """A given thing that the chain does not have, or has in another form.
+
+    Attributes:
+        what: A sentence about it.
+        day: The id of the one day that it concerns; None: all of them.
+    """
+
+    what: str
+    day: int | None = None
+
+
+class GivenOutcome(NamedTuple):
+    """The outcome of the comparison with the chain.
+
+    Attributes:
+        entries: How many it has.
+        differences: In no order.
+        remarks: What it does not prove.
+    """
+
+    entries: int = 0
+    differences: Sequence[GivenDifference] = ()
+    remarks: Sequence[str] = ()
+
+    def about(self, day: Day) -> list[str]:
+        """Returns the differences that concern a day, in sentences."""
+        return [difference.what for difference in self.differences if difference.day in (None, day.id)]
+
+
+def compare_given(db: sa.Connection, signer: Signer) -> GivenOutcome:
+    """Compares all that bills take as given with the chain, and the chain with its witness."""
+    check = chain.check_chain(db, signer)
+    differences = [GivenDifference(sentence) for sentence in check.broken]
+    remarks = list(check.remarks)
+    if signer.witness is None:
+        remarks.append(WITHOUT_WITNESS)
+    else:
+        try:
+            differs = chain.differs_from_witness(db, signer.witness().seen())
+        except WitnessAway as error:
+            differs = f"the witness of the chain cannot be read: {error}"
+        differences += [GivenDifference(differs)] if differs else []
+    comparison = _Comparison(db, check)
+    for compare in COMPARED:
+        differences += compare(comparison)
+    for entry in check.of("restored").get("", ()):
+        fields = json.loads(entry.fields)
+        remarks.append(
+            f"restored after the entry {fields['number']}: those up to {fields['witness_number']} were lost, "
+            "as an operator has said"
+        )
+    number = sum(len(entries) for by_subject in check.entries.values() for entries in by_subject.values())
+    return GivenOutcome(number, differences, remarks)
+
+
+class _Comparison:
+    """Rows beside the entries that they must have."""
+
+    def __init__(self, db: sa.Connection, check: ChainCheck) -> None:
+        self.db = db
+        self.check = check
+        self._salts = chain.salts(db)
+
+    def differing(self, expected: Given, name: str, day: int | None = None) -> Iterator[GivenDifference]:
+        """Yields a difference unless the last entry of its subject is the one that a row must have."""
+        entries = self.check.of(expected.kind).get(expected.subject)
+        if not entries:
+            yield GivenDifference(f"{name} stands in the tables, and no act has entered it in the chain", day)
+        elif not self._fits(expected, entries[-1]):
+            yield GivenDifference(
+                f"{name} is not what its act has entered in the chain (entry {entries[-1].number})", day
+            )
+
+    def _fits(self, expected: Given, entry: Entry) -> bool:
+        fields = json.loads(entry.fields)
+        salt = self._salts.get(entry.number)
+        if any(fields.get(name) != value for name, value in expected.fields.items()):
+            return False
+        return salt is None or all(
+            fields.get(name) == chain.text_digest(salt, text) for name, text in expected.texts.items()
+        )
+
+    def without_row(self, kind: EntryKind, subjects: Collection[str]) -> Iterator[tuple[str, Entry]]:
+        """Yields the last entry of each subject that has no row any more."""
+        for subject, entries in self.check.of(kind).items():
+            if subject not in subjects:
+                yield subject, entries[-1]
+
+
+def _plans(comparison: _Comparison) -> Iterator[GivenDifference]:
+    """Compares plans, and the stretches and replays that name them."""
+    db = comparison.db
+    rows = rows_of(db, plans)
+    expected = [given.plan(row) for row in rows]
+    for row, of_row in zip(rows, expected, strict=True):
+        yield from comparison.differing(of_row, f"the plan {row['version']}")
+    oldest = min((row["version"] for row in rows), default=0)
+    for subject, entry in comparison.without_row("plan", {of_row.subject for of_row in expected}):
+        version = int(subject.split(" ")[0])
+        if version >= oldest:  # older ones are deleted when nothing names them
+            yield GivenDifference(f"the plan {version} was put in force (entry {entry.number}), and is gone")
+    known = comparison.check.of("plan")
+    named = sa.union(
+        sa.select(stretches.c.plan, stretches.c.mark),
+        sa.select(replays.c.plan, replays.c.mark).where(replays.c.state == "swapped"),
+    )
+    for version, mark in db.execute(named):
+        if f"{version} {mark}" not in known:
+            yield GivenDifference(f"records were counted by the plan {version}, which no act put in force")
+
+
+def _gaps(comparison: _Comparison) -> Iterator[GivenDifference]:
+    rows = rows_of(comparison.db, gaps, gaps.c.accepted_ms.is_not(None))
+    for row in rows:
+        where = f"{row['topic']}[{row['partition']}]"
+        yield from comparison.differing(given.gap(row), f"the skipped gap of {where} at {row['start']:,}")
+    for _, entry in comparison.without_row("gap", {str(row["id"]) for row in rows}):
+        yield GivenDifference(f"a gap was skipped (entry {entry.number}), and its row is gone")
+
+
+def _retries(comparison: _Comparison) -> Iterator[GivenDifference]:
+    for row in rows_of(comparison.db, events, events.c.act == RECORDS_RETRIED):
+        yield from comparison.differing(given.retry(row), f"the retry of {row['about']}")
+
+
+def _left_out(comparison: _Comparison) -> Iterator[GivenDifference]:
+    rows = rows_of(comparison.db, day_positions, day_positions.c.left_out != "")
+    for row in rows:
+        name = f"that {row['topic'] or row['topic_id']}[{row['partition']}] is left out"
+        yield from comparison.differing(given.left_out(row), name, row["day"])
+
+
+def _corrections(comparison: _Comparison) -> Iterator[GivenDifference]:
+    rows = rows_of(comparison.db, corrections)
+    for row in rows:
+        name = f"the correction {row['id']} of {row['amount']:+,} {row['meter']}"
+        yield from comparison.differing(given.correction(row), name, row["booked"])
+    for subject, entry in comparison.without_row("correction", {str(row["id"]) for row in rows}):
+        booked = json.loads(entry.fields)["booked"]
+        sentence = f"the correction {subject} was booked (entry {entry.number}), and is gone"
+        yield GivenDifference(sentence, booked)
+
+
+def _closings(comparison: _Comparison) -> Iterator[GivenDifference]:
+    rows = rows_of(comparison.db, days)
+    closed = [row for row in rows if row["state"] == "closed"]
+    for row in closed:
+        yield from comparison.differing(
+            given.closing(row), f"the closing of {row['date']} ({row['zone']})", row["id"]
+        )
+    ids = {given.closing(row).subject: row["id"] for row in rows}
+    for subject, entry in comparison.without_row("closing", {given.closing(row).subject for row in closed}):
+        zone, _, date = subject.rpartition(" ")
+        sentence = f"{date} ({zone}) was closed (entry {entry.number}), and is not closed any more"
+        yield GivenDifference(sentence, ids.get(subject, 0))
+    for subject, entries in comparison.check.of("closing").items():
+        if len(entries) > 1:
+            numbers = ", ".join(str(entry.number) for entry in entries)
+            zone, _, date = subject.rpartition(" ")
+            yield GivenDifference(
+                f"{date} ({zone}) was closed more than once (entries {numbers})", ids.get(subject, 0)
+            )
+
+
+def _deletions(comparison: _Comparison) -> Iterator[GivenDifference]:
+    """Compares the marks of deleted days; rows are deleted within a day of their mark."""
+    db = comparison.db
+    rows = rows_of(db, deleted_days)
+    ends_s = {row.id: row.end_s for row in db.execute(sa.select(days.c.id, days.c.end_s))}
+    now_ms = clock_ms(db)
+    for row in rows:
+        day = row["day"]
+        yield from comparison.differing(given.deletion(row), "the mark of its deletion", day)
+        if row["at_ms"] < ends_s.get(day, 0) * 1000 + DELETED_AGE_MS:
+            yield GivenDifference("it is marked as deleted earlier than a day may be", day)
+        if row["at_ms"] < now_ms - DELETED_WITHIN_MS and any(_has_rows(db, *of, day) for of in ROWS):
+            yield GivenDifference("it is marked as deleted, and its rows are there", day)
+    for subject, entry in comparison.without_row("deletion", {str(row["day"]) for row in rows}):
+        yield GivenDifference(
+            f"its rows were deleted (entry {entry.number}), and the mark is gone", int(subject)
+        )
+
+
+def _has_rows(db: sa.Connection, table: sa.Table, column: sa.Column[int], day: int) -> bool:
+    return db.execute(sa.select(column).select_from(table).where(column == day).limit(1)).first() is not None
+
+
+def _replays(comparison: _Comparison) -> Iterator[GivenDifference]:
+    positions: dict[int, list[Row]] = {}
+    for row in rows_of(comparison.db, replay_positions):
+        positions.setdefault(row["replay"], []).append(row)
+    rows = rows_of(comparison.db, replays, replays.c.state == "swapped")
+    for row in rows:
+        expected = given.replay(row, positions.get(row["id"], []))
+        yield from comparison.differing(expected, f"the replay {row['id']} that was swapped in")
+    for subject, entry in comparison.without_row("replay", {str(row["id"]) for row in rows}):
+        yield GivenDifference(f"the replay {subject} was swapped in (entry {entry.number}), and is gone")
+
+
+def _deliveries(comparison: _Comparison) -> Iterator[GivenDifference]:
+    rows = rows_of(comparison.db, deliveries)
+    ids = {
+        (zone, date): number
+        for number, zone, date in comparison.db.execute(sa.select(days.c.id, days.c.zone, days.c.date))
+    }
+    for row in rows:
+        if row["finished_ms"] is not None:
+            name = f"what {row['destination']} has acknowledged of {row['meter']} ({row['kind']})"
+            day = ids.get((row["zone"], row["date"]), 0)
+            yield from comparison.differing(given.delivery(row), name, day)
+    subjects = {given.delivery(row).subject for row in rows}
+    for subject, entry in comparison.without_row("delivery", subjects):
+        destination, zone, date, *_, meter = json.loads(subject)
+        sentence = f"{destination} has acknowledged {meter} (entry {entry.number}), and the row of it is gone"
+        yield GivenDifference(sentence, ids.get((zone, date), 0))
+
+
+COMPARED = (
+    _plans, _gaps, _retries, _left_out, _corrections, _closings, _deletions, _replays, _deliveries,
+)  # fmt: skip
