@@ -263,8 +263,6 @@ class GateRuntime:
     def _publish(self, knowledge: GateKnowledge, wait_s: float) -> None:
         """Has requests decided by the knowledge from the poll that has just ended."""
         self.knowledge = knowledge
-        if knowledge.view.at is not None:
-            self._has_answered.set()
         until_s = self._options.clock.uptime_s() + wait_s
         if self.is_off:
             self._switch.settle(Mode.OFF, is_sampling=self._is_sampling)
@@ -275,6 +273,9 @@ class GateRuntime:
             self._switch.settle(Mode.STALE, is_sampling=self._is_sampling)
         else:
             self._switch.settle(Mode.READY, build_fast_path(knowledge.view), is_sampling=self._is_sampling)
+        # Last: whoever waits for the answer asks at once, and must be decided by it.
+        if knowledge.view.at is not None:
+            self._has_answered.set()
 
     @property
     def _is_sampling(self) -> bool:

@@ -16,7 +16,9 @@ from gatekeeper import Gate
 from gatekeeper.clock import SystemClock
 from gatekeeper.feed.saved_view import read
 from gatekeeper.model import Cursor, Update
+from gatekeeper.view.fast_path import FastPath, build_fast_path
 from gatekeeper.view.lock_tuples import KEY
+from gatekeeper.view.lock_view import LockView
 from tests.support.feed import HandFeed, a_lock
 from tests.support.waiting import wait_until
 
@@ -198,3 +200,22 @@ def test_a_program_that_does_not_close_its_gate_ends_without_errors_and_saves_th
     """)
     assert printed.split() == ["1"]
     assert [lock[KEY] for lock in read(tmp_path / "view", datetime.now(UTC)).locks] == ["api_key:acme"]
+
+
+def test_who_waits_for_the_first_answer_is_decided_by_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Until the answer decided, the empty view of a first start did, and let requests pass."""
+    asked = threading.Event()
+
+    def build_late(view: LockView) -> FastPath:
+        if view.at is not None:
+            asked.wait(0.3)
+        return build_fast_path(view)
+
+    monkeypatch.setattr("gatekeeper.gate_runtime.build_fast_path", build_late)
+    with Gate(HandFeed(a_lock(ends_in=10**9)), saved=tmp_path / "view") as gate:
+        assert gate.ready(20.0)
+        allowed = gate.allow("api_key:acme")
+        asked.set()
+    assert not allowed
