@@ -164,6 +164,21 @@ def test_a_report_is_audited_by_its_file(gatelock: Gatelock, closed: Path, engin
     )
 
 
+def test_each_closed_day_of_some_dates_is_audited(
+    gatelock: Gatelock, closed: Path, engine: sa.Engine
+) -> None:
+    before = f"{YESTERDAY - timedelta(days=1):%Y-%m-%d}"
+    result = gatelock("billing", "audit", "--days", f"{before}..{DATE}")
+    assert (result.exit_code, result.stdout) == (
+        0,
+        f"{DATE} (UTC): 30 requests of callers in 3 rows: equal\n",
+    )
+    assert result.stderr == f"not closed, and not audited: {before}\n"
+    shave(engine)
+    result = gatelock("billing", "audit", "--days", DATE[:7], "--json")
+    assert (result.exit_code, [one["equal"] for one in objects(result)]) == (1, [False])
+
+
 def test_a_key_that_was_replaced_stays_in_the_configuration(
     gatelock: Gatelock, closed: Path, tmp_path: Path
 ) -> None:
@@ -199,7 +214,7 @@ def test_a_restored_database_closes_days_when_an_operator_has_said_so(
     result = gatelock(
         "billing", "report", "send", "day", DATE, "--to", "http://127.0.0.1:9", "--format", "lago"
     )
-    assert result.exit_code == 3
+    assert result.exit_code == 2
     assert "gatelock billing accept-restore" in result.stderr
     assert gatelock("billing", "accept-restore", "--reason", "the disk broke").exit_code == 0
     result = gatelock("billing", "audit")
@@ -210,7 +225,7 @@ def test_a_restored_database_closes_days_when_an_operator_has_said_so(
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        ("--day yesterday --kafka", "--day and --report stand alone: leave --kafka and --all out"),
+        ("--day yesterday --kafka", "--day, --days and --report stand alone: leave --kafka and --all out"),
         ("--against-kafka", "--against-kafka counts one day again: write --day DATE"),
         ("--day 2020-01-01", "2020-01-01 (UTC) is not closed; see `gatelock billing days list`"),
     ],

@@ -13,12 +13,14 @@ import sqlalchemy as sa
 from analyzer.billing.audit.day_differences import AuditedDay
 from analyzer.billing.audit.examined_days import examine_day
 from analyzer.billing.days.day_rows import stored_days
-from analyzer.kernel.database.clock import instant
+from analyzer.kernel.database.clock import clock_ms, instant
 from analyzer.kernel.database.engine import NowMs, insert, reading, writing
 from analyzer.kernel.digest_key import DigestKey
 from analyzer.kernel.tables.billing_tables import DIFFERS, EQUAL, day_audits, days
 
 log = logging.getLogger(__name__)
+
+AGAIN_MS = 7 * 86_400_000  # what is changed by hand does not wait for somebody who asks
 
 
 class AuditOutcome(NamedTuple):
@@ -87,7 +89,7 @@ def differing_in_words(engine: sa.Engine) -> dict[str, str]:
 
 
 class DayAudits:
-    """Audits each closed day once, as soon as it is closed.
+    """Audits each closed day as soon as it is closed, and again each AGAIN_MS, the most overdue first.
 
     Args:
         engine: Of the database.
@@ -101,21 +103,22 @@ class DayAudits:
         self._who = who
 
     def step(self) -> int:
-        """Audits the day that was closed first among those not audited; returns 1, or 0 without one.
+        """Audits the day that is due for longest; returns 1, or 0 without one.
 
         Raises StoreAway.
         """
         columns = day_audits.c
         same = sa.and_(columns.day == days.c.id, columns.digest == days.c.digest)
+        audited_ms = sa.func.coalesce(columns.at_ms, 0)
         statement = (
             sa.select(days.c.id)
             .join(day_audits, same, isouter=True)
-            .where(days.c.state == "closed", columns.day.is_(None))
-            .order_by(days.c.closed_ms, days.c.id)
+            .order_by(audited_ms, days.c.closed_ms, days.c.id)
             .limit(1)
         )
         with reading(self._engine) as db:
-            number = db.execute(statement).scalar()
+            is_due = audited_ms < clock_ms(db) - AGAIN_MS
+            number = db.execute(statement.where(days.c.state == "closed", is_due)).scalar()
             unaudited = stored_days(db, days.c.id == number)
         if not unaudited:
             return 0

@@ -52,7 +52,7 @@ class AuditedDigests(NamedTuple):
 def examine_digests(
     engine: sa.Engine, keys: Sequence[DigestKey], *, every_day: bool = False
 ) -> AuditedDigests:
-    """Compares the rows of closed days with their digests, and each digest with the one before.
+    """Compares the rows of closed days with their digests and names, and each digest with the one before.
 
     Reads the rows of the newest days, up to ROWS_MAX, or with `every_day` of all. `keys` are those that
     digests may be made with. Raises StoreAway.
@@ -66,11 +66,12 @@ def examine_digests(
             rows += day.rows
             if every_day or rows <= ROWS_MAX or not to_read:
                 to_read.add(day.id)
-        audited = []
+        audited, forgotten = [], _plan(db).forgotten
         for day in closed:
             differences = list(chained.get(day.id, ()))
             if day.id in to_read:
                 differences += digest_chain.digest_differences(db, day, keys)
+                differences += frozen_differences.name_differences(db, day, forgotten)
             audited.append(AuditedDay(day, differences))
         with_differences = [audited_day for audited_day in audited if audited_day.differences]
         given = compare_given(db, _signer(db, keys))

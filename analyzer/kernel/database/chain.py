@@ -18,7 +18,7 @@ import sqlalchemy as sa
 
 from analyzer.kernel.database.clock import clock_ms
 from analyzer.kernel.database.dialects import dialect_of
-from analyzer.kernel.database.engine import AT_COMMIT, ROWS_AT_ONCE, reading, writing
+from analyzer.kernel.database.engine import AT_COMMIT, ROWS_AT_ONCE, insert, reading, writing
 from analyzer.kernel.digest_key import DigestKey
 from analyzer.kernel.errors import ChainCut, StoreRefused, WitnessAway
 from analyzer.kernel.tables.chain_tables import chain_entries, chain_salts
@@ -152,7 +152,9 @@ def append(
     if texts:
         salt = secrets.token_bytes(SALT_BYTES)
         digests = {name: text_digest(salt, text) for name, text in texts.items()}
-        db.execute(sa.insert(chain_salts).values(number=number, salt=salt))
+        added = insert(db, chain_salts).values(number=number, salt=salt)
+        # There is one already if the chain was cut off.
+        db.execute(added.on_conflict_do_update(index_elements=["number"], set_={"salt": salt}))
     content = json.dumps({**fields, **digests}, sort_keys=True, separators=(",", ":"))
     entry = Entry(number, kind, subject, content, clock_ms(db), signer.key.fingerprint, "")
     entry = entry._replace(mac=entry.mac_by(signer.key, previous))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from analyzer.billing.audit.audit_outcomes import DayAudits, differing_in_words, outcomes
+from analyzer.billing.audit.audit_outcomes import AGAIN_MS, DayAudits, differing_in_words, outcomes
 from analyzer.billing.audit.day_differences import AuditedDay
 from analyzer.billing.audit.examined_days import examine_digests
 from analyzer.billing.reports.atomic_files import write_whole
@@ -194,6 +194,8 @@ def test_each_closed_day_is_audited_once_and_what_differs_is_an_alarm(closed: Cl
     assert installation_status(closed.engine, _head(closed.engine)).differing_days == 1
     closed.close()
     assert [audits.step(), audits.step()] == [1, 0]
+    tamper(closed.engine, f"update day_audits set at_ms = at_ms - {AGAIN_MS} where day < 3")
+    assert [audits.step() for _ in range(3)] == [1, 1, 0], "once more, a week later"
 
 
 def test_days_that_differ_are_an_alarm_for_some_minutes() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -10,10 +11,11 @@ from click import Context
 from click.exceptions import Exit
 
 from analyzer.billing.audit.examined_days import examine_digests
+from analyzer.billing.reports.day_report import days_between
 from analyzer.billing.reports.file_audit import FileUnreadable, audit_file
 from analyzer.faces.cli import audited_days, recounted_days
 from analyzer.faces.cli.audited_days import digest_keys, fields_of_digests, say_digests
-from analyzer.faces.cli.billing_options import ZoneOption
+from analyzer.faces.cli.billing_options import ZoneOption, dates_of, zone_of
 from analyzer.faces.cli.described_options import Option
 from analyzer.faces.cli.exit_codes import FOUND, UNREACHABLE, reporting_errors, usage_error
 from analyzer.faces.cli.nouns.gaps import fields_of
@@ -52,6 +54,7 @@ NOT_SHOWN = (
     "`gatelock billing audit --kafka` only, which reads the topics again; one that counts under the name of "
     "another caller, of a closed day, in `gatelock billing audit --day DATE --against-kafka`"
 )
+MONTH = re.compile(r"\d{4}-\d{2}")
 SKIPPED_MAX = 10  # skipped ranges printed below the table
 SUMS = (
     "buckets",
@@ -74,6 +77,10 @@ KafkaOption = Annotated[bool, Option("--kafka", help="Read the topics again, and
 DayOption = Annotated[
     str | None, Option("--day", metavar="DATE", help="Only this closed day, with everything about it.")
 ]
+DaysOption = Annotated[
+    str | None,
+    Option("--days", metavar="FROM..TO", help="Each closed day of these dates, or of a month."),
+]
 RecountOption = Annotated[
     bool,
     Option("--against-kafka", help="Count the log of the day again, by a second counter."),
@@ -90,6 +97,7 @@ def audit(
     every_day: EveryDayOption = False,
     kafka: KafkaOption = False,
     day: DayOption = None,
+    days: DaysOption = None,
     zone: ZoneOption = None,
     against_kafka: RecountOption = False,
     report: ReportOption = None,
@@ -106,7 +114,8 @@ def audit(
     the chain of acts, and the chain has what its witness has seen. Exit code 1 if anything differs.
 
     --day compares a closed day with its digest, with the buckets and what was booked later, and its names
-    with their references. The outcome is stored, and shown by `gatelock billing days list`. With
+    with their references. The outcome is stored, and shown by `gatelock billing days list`. --days does that
+    for each closed day of a stretch, one after the other, and an analyzer for each day once a week. With
     --against-kafka a second counter, which shares no code with the first, counts its log again, and shows
     the differences by caller, and what it took as given. --report compares a file of a report and its
     manifest with the tables.
@@ -117,8 +126,8 @@ def audit(
 
     Example: gatelock billing audit --day yesterday
     """
-    if (day is not None or report is not None) and (kafka or every_day):
-        raise usage_error("--day and --report stand alone: leave --kafka and --all out")
+    if any(one is not None for one in (day, days, report)) and (kafka or every_day):
+        raise usage_error("--day, --days and --report stand alone: leave --kafka and --all out")
     if against_kafka and day is None:
         raise usage_error("--against-kafka counts one day again: write --day DATE")
     with reporting_errors(), open_database(context, config) as engine:
@@ -126,6 +135,8 @@ def audit(
         keys = digest_keys(settings)
         if day is not None and against_kafka:
             is_equal = _recount_day(engine, settings, day, zone, as_json=json)
+        elif days is not None:
+            is_equal = _audit_days(engine, settings, days, zone, keys, as_json=json)
         elif day is not None:
             is_equal = _audit_day(engine, settings, day, zone, keys, as_json=json)
         elif report is not None:
@@ -198,6 +209,35 @@ def _audit_day(
     else:
         audited_days.say_day(audited)
     return audited.equal
+
+
+def _audit_days(
+    engine: sa.Engine,
+    settings: Settings,
+    text: str,
+    zone: str | None,
+    keys: Sequence[DigestKey],
+    *,
+    as_json: bool,
+) -> bool:
+    """Prints what was found in each closed day of some dates; returns whether everything is equal."""
+    named = zone_of(settings, zone)
+    period = ("month", text) if MONTH.fullmatch(text) else (text, "")
+    first, last = dates_of(engine, *period, named)
+    is_equal, still_open = True, []
+    for date, day in days_between(engine, named, first, last):
+        if day is None:
+            still_open.append(date)
+            continue
+        audited = audited_days.audit_day(engine, day, keys)
+        is_equal = is_equal and audited.equal
+        if as_json:
+            json_lines([audited_days.fields_of_day(audited)])
+        else:
+            audited_days.say_day(audited)
+    if still_open:
+        say(f"not closed, and not audited: {', '.join(still_open)}", err=True)
+    return is_equal
 
 
 def _recount_day(
