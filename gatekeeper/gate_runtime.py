@@ -273,7 +273,7 @@ class GateRuntime:
             self._switch.settle(Mode.STALE, is_sampling=self._is_sampling)
         else:
             self._switch.settle(Mode.READY, build_fast_path(knowledge.view), is_sampling=self._is_sampling)
-        # Last: whoever waits for the answer asks at once, and must be decided by it.
+        # Last: a request that waits for the answer must be decided by it.
         if knowledge.view.at is not None:
             self._has_answered.set()
 

@@ -132,7 +132,7 @@ class Settings(BaseSettings):
         return settings
 
     def signer(self) -> Signer:
-        """What signs the acts that bills take as given."""
+        """Key and witness of the acts that bills take as given."""
         billing = self.billing
         witness = None if billing.witness is None else witness_opener(billing.witness, self.kafka.client())
         return Signer(billing.key, billing.earlier_keys, witness)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from analyzer.kernel.database import given
+from analyzer.kernel.database import signed_rows
 from analyzer.kernel.database.audit_log import record
 from analyzer.kernel.database.clock import instant
 from analyzer.kernel.database.engine import NowMs, insert, reading, writing
@@ -208,7 +208,7 @@ def accept(engine: sa.Engine, recorded: RecordedGap, to: int, who: str, reason: 
             raise NoSuchGap(
                 f"{part}: the gap was decided or is obsolete: see `gatelock upkeep sources list --gaps --all`"
             )
-        given.sign(db, given.gap(rows[0]))
+        signed_rows.sign(db, signed_rows.gap(rows[0]))
         record(db, who, "gap accepted", f"{part}: {gap.kind} {format_range(gap)}, on at {to}", reason)
 
 

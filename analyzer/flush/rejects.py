@@ -14,7 +14,7 @@ from analyzer.flush.flush import SqlFlush
 from analyzer.judging.judge import Judged
 from analyzer.judging.locks.lock_feed import new_mark
 from analyzer.judging.sql import plans
-from analyzer.kernel.database import given
+from analyzer.kernel.database import signed_rows
 from analyzer.kernel.database.audit_log import RECORDS_RETRIED, record
 from analyzer.kernel.database.clock import instant
 from analyzer.kernel.database.engine import ROWS_AT_ONCE, slow_reading, writing
@@ -173,7 +173,9 @@ class SqlRetry:
             flush.check_plan(self._plan, self._version),
             remove_rejected=lambda: self._remove(records, counted),
         )
-        given.sign(self._db, given.retry(record(self._db, who, RECORDS_RETRIED, _range(records), reason)))
+        signed_rows.sign(
+            self._db, signed_rows.retry(record(self._db, who, RECORDS_RETRIED, _range(records), reason))
+        )
         return judged
 
     def _remove(self, records: Sequence[RejectedRecord], counted: DrainedCounts) -> None:

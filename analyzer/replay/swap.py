@@ -20,7 +20,7 @@ from analyzer.judging.plan_sums import plan_sums
 from analyzer.judging.sql import plans
 from analyzer.judging.sql.directory import read_limits
 from analyzer.judging.totals import totals_growth
-from analyzer.kernel.database import given
+from analyzer.kernel.database import signed_rows
 from analyzer.kernel.database.audit_log import record
 from analyzer.kernel.database.engine import NowMs, slow_reading, slow_writing
 from analyzer.kernel.database.partition_keys import is_partition, key_tuple, partition_values
@@ -186,8 +186,8 @@ def _swap(
     swapped = {"swapped_ms": NowMs(), "swapped_by": who, "reason": reason, "rows": rows, "days": corrected}
     update = sa.update(replays).where(replays.c.id == replay.id).values(swapped)
     row = db.execute(update.returning(*replays.c)).mappings().one()
-    positions = given.rows_of(db, replay_positions, replay_positions.c.replay == replay.id)
-    given.sign(db, given.replay(row, positions))
+    positions = signed_rows.rows_of(db, replay_positions, replay_positions.c.replay == replay.id)
+    signed_rows.sign(db, signed_rows.replay(row, positions))
     return adjusted
 
 

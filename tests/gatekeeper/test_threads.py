@@ -202,7 +202,7 @@ def test_a_program_that_does_not_close_its_gate_ends_without_errors_and_saves_th
     assert [lock[KEY] for lock in read(tmp_path / "view", datetime.now(UTC)).locks] == ["api_key:acme"]
 
 
-def test_who_waits_for_the_first_answer_is_decided_by_it(
+def test_a_request_that_waits_for_the_first_answer_is_decided_by_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Until the answer decided, the empty view of a first start did, and let requests pass."""

@@ -12,7 +12,7 @@ from analyzer.sources.kafka.witness_topic import KEYS, TopicWitness
 from tests.support.servers.kafka import GivenKafka, NativeKafka
 
 
-def test_the_newest_tip_is_seen_whatever_the_order_in_which_it_was_written(
+def test_the_newest_tip_is_seen_in_any_order_of_writing(
     real_kafka: NativeKafka | GivenKafka,
 ) -> None:
     options = {"bootstrap_servers": [real_kafka.bootstrap], **real_kafka.client}

@@ -20,7 +20,7 @@ from analyzer.kernel.tables.billing_tables import DIFFERS, EQUAL, day_audits, da
 
 log = logging.getLogger(__name__)
 
-AGAIN_MS = 7 * 86_400_000  # what is changed by hand does not wait for somebody who asks
+AGAIN_MS = 7 * 86_400_000  # rows that are changed by hand are found without a command
 
 
 class AuditOutcome(NamedTuple):

@@ -13,7 +13,7 @@ from analyzer.billing.days.references import store_references
 from analyzer.counting.records.forgotten_callers import make_pseudonym
 from analyzer.counting.sql_joins import bounded_sum
 from analyzer.judging.sql import plans
-from analyzer.kernel.database import given
+from analyzer.kernel.database import signed_rows
 from analyzer.kernel.database.audit_log import record
 from analyzer.kernel.database.clock import clock_ms
 from analyzer.kernel.database.engine import NowMs, slow_reading, writing
@@ -99,8 +99,8 @@ def leave_out(engine: sa.Engine, day: Day, part: Partition, who: str, reason: st
             return
         targets.leave_out(db, day, part, who, reason)
         is_left_out = day_positions.c.day == day.id, is_partition(day_positions, part)
-        [row] = given.rows_of(db, day_positions, *is_left_out)
-        given.sign(db, given.left_out(row))
+        [row] = signed_rows.rows_of(db, day_positions, *is_left_out)
+        signed_rows.sign(db, signed_rows.left_out(row))
         record(db, who, "partition left out", f"{day}: {part}", reason)
 
 
@@ -175,7 +175,7 @@ def correct(engine: sa.Engine, day: Day, correction: Correction, who: str, reaso
         }
         added = sa.insert(corrections).values(row | same | {"who": who, "reason": reason, "at_ms": NowMs()})
         stored = db.execute(added.returning(*corrections.c)).mappings().one()
-        given.sign(db, given.correction(stored))
+        signed_rows.sign(db, signed_rows.correction(stored))
         about = f"{day}: {key} {correction.resource}".rstrip()
         record(db, who, "day corrected", f"{about}: {correction.amount:+,} {correction.meter}", reason)
         return Corrected(stored["id"], old_amount, new_amount, booked.date)

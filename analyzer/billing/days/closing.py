@@ -28,7 +28,7 @@ from analyzer.billing.days.targets import (
 )
 from analyzer.billing.reports.day_origin import Remembered, count_origin, remembered_by
 from analyzer.judging.sql import plans
-from analyzer.kernel.database import given
+from analyzer.kernel.database import signed_rows
 from analyzer.kernel.database.chain import require_witnessed, signer_of
 from analyzer.kernel.database.clock import clock_ms
 from analyzer.kernel.database.engine import NowMs, insert, reading, slow_reading, without_scans, writing
@@ -202,7 +202,7 @@ class DayClosing:
                 "digest_key": self._billing.key.fingerprint,
             }
             update = sa.update(days).where(days.c.id == day.id).values(closed)
-            given.sign(db, given.closing(db.execute(update.returning(*days.c)).mappings().one()))
+            signed_rows.sign(db, signed_rows.closing(db.execute(update.returning(*days.c)).mappings().one()))
             CLOSINGS.release(db, lease_name(day), holder)
         log.info("%s: closed, with %d requests of callers in %d rows", day, requests, rows)
 

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from analyzer.billing.days.day_digest import content_digest
 from analyzer.billing.days.day_rows import Day, stored_days
-from analyzer.kernel.database import given
+from analyzer.kernel.database import signed_rows
 from analyzer.kernel.database.audit_log import record
 from analyzer.kernel.database.bounded_deletes import delete_at, first_keys
 from analyzer.kernel.database.chain import require_witnessed
@@ -109,7 +109,7 @@ class DayDeletion:
             marked = insert(db, deleted_days).values(row).on_conflict_do_nothing()
             new = db.execute(marked.returning(*deleted_days.c)).mappings().first()
             if new is not None:
-                given.sign(db, given.deletion(new))
+                signed_rows.sign(db, signed_rows.deletion(new))
                 reason = f"its rows are kept for {kept_s // 86_400} days"
                 record(db, self._by.owner, "closed day deleted", str(day), reason)
 

@@ -10,11 +10,11 @@ import sqlalchemy as sa
 
 from analyzer.billing.days.day_rows import Day
 from analyzer.billing.days.deleted_days import ROWS
-from analyzer.kernel.database import chain, given
+from analyzer.kernel.database import chain, signed_rows
 from analyzer.kernel.database.audit_log import RECORDS_RETRIED
-from analyzer.kernel.database.chain import ChainCheck, Entry, EntryKind, Signer
+from analyzer.kernel.database.chain import ChainCheck, ChainEntry, EntryKind, Signer
 from analyzer.kernel.database.clock import clock_ms
-from analyzer.kernel.database.given import Given, Row, rows_of
+from analyzer.kernel.database.signed_rows import Given, StoredRow, rows_of
 from analyzer.kernel.errors import WitnessAway
 from analyzer.kernel.tables.billing_tables import (
     corrections,
@@ -105,7 +105,7 @@ class _Comparison:
                 f"{name} is not what its act has entered in the chain (entry {entries[-1].number})", day
             )
 
-    def _fits(self, expected: Given, entry: Entry) -> bool:
+    def _fits(self, expected: Given, entry: ChainEntry) -> bool:
         fields = json.loads(entry.fields)
         salt = self._salts.get(entry.number)
         if any(fields.get(name) != value for name, value in expected.fields.items()):
@@ -114,7 +114,7 @@ class _Comparison:
             fields.get(name) == chain.text_digest(salt, text) for name, text in expected.texts.items()
         )
 
-    def without_row(self, kind: EntryKind, subjects: Collection[str]) -> Iterator[tuple[str, Entry]]:
+    def without_row(self, kind: EntryKind, subjects: Collection[str]) -> Iterator[tuple[str, ChainEntry]]:
         """Yields the last entry of each subject that has no row any more."""
         for subject, entries in self.check.of(kind).items():
             if subject not in subjects:
@@ -125,7 +125,7 @@ def _plans(comparison: _Comparison) -> Iterator[GivenDifference]:
     """Compares plans, and the stretches and replays that name them."""
     db = comparison.db
     rows = rows_of(db, plans)
-    expected = [given.plan(row) for row in rows]
+    expected = [signed_rows.plan(row) for row in rows]
     for row, of_row in zip(rows, expected, strict=True):
         yield from comparison.differing(of_row, f"the plan {row['version']}")
     oldest = min((row["version"] for row in rows), default=0)
@@ -147,28 +147,30 @@ def _gaps(comparison: _Comparison) -> Iterator[GivenDifference]:
     rows = rows_of(comparison.db, gaps, gaps.c.accepted_ms.is_not(None))
     for row in rows:
         where = f"{row['topic']}[{row['partition']}]"
-        yield from comparison.differing(given.gap(row), f"the skipped gap of {where} at {row['start']:,}")
+        yield from comparison.differing(
+            signed_rows.gap(row), f"the skipped gap of {where} at {row['start']:,}"
+        )
     for _, entry in comparison.without_row("gap", {str(row["id"]) for row in rows}):
         yield GivenDifference(f"a gap was skipped (entry {entry.number}), and its row is gone")
 
 
 def _retries(comparison: _Comparison) -> Iterator[GivenDifference]:
     for row in rows_of(comparison.db, events, events.c.act == RECORDS_RETRIED):
-        yield from comparison.differing(given.retry(row), f"the retry of {row['about']}")
+        yield from comparison.differing(signed_rows.retry(row), f"the retry of {row['about']}")
 
 
 def _left_out(comparison: _Comparison) -> Iterator[GivenDifference]:
     rows = rows_of(comparison.db, day_positions, day_positions.c.left_out != "")
     for row in rows:
         name = f"that {row['topic'] or row['topic_id']}[{row['partition']}] is left out"
-        yield from comparison.differing(given.left_out(row), name, row["day"])
+        yield from comparison.differing(signed_rows.left_out(row), name, row["day"])
 
 
 def _corrections(comparison: _Comparison) -> Iterator[GivenDifference]:
     rows = rows_of(comparison.db, corrections)
     for row in rows:
         name = f"the correction {row['id']} of {row['amount']:+,} {row['meter']}"
-        yield from comparison.differing(given.correction(row), name, row["booked"])
+        yield from comparison.differing(signed_rows.correction(row), name, row["booked"])
     for subject, entry in comparison.without_row("correction", {str(row["id"]) for row in rows}):
         booked = json.loads(entry.fields)["booked"]
         sentence = f"the correction {subject} was booked (entry {entry.number}), and is gone"
@@ -180,10 +182,12 @@ def _closings(comparison: _Comparison) -> Iterator[GivenDifference]:
     closed = [row for row in rows if row["state"] == "closed"]
     for row in closed:
         yield from comparison.differing(
-            given.closing(row), f"the closing of {row['date']} ({row['zone']})", row["id"]
+            signed_rows.closing(row), f"the closing of {row['date']} ({row['zone']})", row["id"]
         )
-    ids = {given.closing(row).subject: row["id"] for row in rows}
-    for subject, entry in comparison.without_row("closing", {given.closing(row).subject for row in closed}):
+    ids = {signed_rows.closing(row).subject: row["id"] for row in rows}
+    for subject, entry in comparison.without_row(
+        "closing", {signed_rows.closing(row).subject for row in closed}
+    ):
         zone, _, date = subject.rpartition(" ")
         sentence = f"{date} ({zone}) was closed (entry {entry.number}), and is not closed any more"
         yield GivenDifference(sentence, ids.get(subject, 0))
@@ -204,7 +208,7 @@ def _deletions(comparison: _Comparison) -> Iterator[GivenDifference]:
     now_ms = clock_ms(db)
     for row in rows:
         day = row["day"]
-        yield from comparison.differing(given.deletion(row), "the mark of its deletion", day)
+        yield from comparison.differing(signed_rows.deletion(row), "the mark of its deletion", day)
         if row["at_ms"] < ends_s.get(day, 0) * 1000 + DELETED_AGE_MS:
             yield GivenDifference("it is marked as deleted earlier than a day may be", day)
         if row["at_ms"] < now_ms - DELETED_WITHIN_MS and any(_has_rows(db, *of, day) for of in ROWS):
@@ -220,12 +224,12 @@ def _has_rows(db: sa.Connection, table: sa.Table, column: sa.Column[int], day: i
 
 
 def _replays(comparison: _Comparison) -> Iterator[GivenDifference]:
-    positions: dict[int, list[Row]] = {}
+    positions: dict[int, list[StoredRow]] = {}
     for row in rows_of(comparison.db, replay_positions):
         positions.setdefault(row["replay"], []).append(row)
     rows = rows_of(comparison.db, replays, replays.c.state == "swapped")
     for row in rows:
-        expected = given.replay(row, positions.get(row["id"], []))
+        expected = signed_rows.replay(row, positions.get(row["id"], []))
         yield from comparison.differing(expected, f"the replay {row['id']} that was swapped in")
     for subject, entry in comparison.without_row("replay", {str(row["id"]) for row in rows}):
         yield GivenDifference(f"the replay {subject} was swapped in (entry {entry.number}), and is gone")
@@ -241,8 +245,8 @@ def _deliveries(comparison: _Comparison) -> Iterator[GivenDifference]:
         if row["finished_ms"] is not None:
             name = f"what {row['destination']} has acknowledged of {row['meter']} ({row['kind']})"
             day = ids.get((row["zone"], row["date"]), 0)
-            yield from comparison.differing(given.delivery(row), name, day)
-    subjects = {given.delivery(row).subject for row in rows}
+            yield from comparison.differing(signed_rows.delivery(row), name, day)
+    subjects = {signed_rows.delivery(row).subject for row in rows}
     for subject, entry in comparison.without_row("delivery", subjects):
         destination, zone, date, *_, meter = json.loads(subject)
         sentence = f"{destination} has acknowledged {meter} (entry {entry.number}), and the row of it is gone"

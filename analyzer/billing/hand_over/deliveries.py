@@ -15,7 +15,7 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from analyzer.billing.reports.usage_amounts import UsagePart, UsagePlace, parse_place, place_text
-from analyzer.kernel.database import given
+from analyzer.kernel.database import signed_rows
 from analyzer.kernel.database.chain import require_witnessed
 from analyzer.kernel.database.clock import clock_ms
 from analyzer.kernel.database.engine import NowMs, insert, reading, writing
@@ -114,7 +114,7 @@ class Deliveries:
             stored = added.on_conflict_do_update(index_elements=deliveries.primary_key, set_=values)
             row = db.execute(stored.returning(*deliveries.c)).mappings().one()
             if row["finished_ms"] is not None:
-                given.sign(db, given.delivery(row))
+                signed_rows.sign(db, signed_rows.delivery(row))
 
     def _require(self, db: sa.Connection) -> None:
         if not DELIVERIES.keep(db, _delivery_lease(self._destination), self._holder):

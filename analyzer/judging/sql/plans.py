@@ -16,7 +16,7 @@ from analyzer.judging.plan_sums import plan_sums
 from analyzer.judging.sql import brake_rows, directory, stored_notices
 from analyzer.judging.sql.activation import Activation, StoredPlan, judge_later_windows_again, store_steps
 from analyzer.judging.sql.directory import NO_DIRECTORY, DirectoryVersion
-from analyzer.kernel.database import given
+from analyzer.kernel.database import signed_rows
 from analyzer.kernel.database.audit_log import PLAN_IN_FORCE, record
 from analyzer.kernel.database.clock import clock_ms
 from analyzer.kernel.database.dialects import dialect_of
@@ -196,8 +196,8 @@ def activate(
     steps = steps_after(earlier or Plan(), unfinished, plan, sums, kept, from_s)
     activation = Activation(db, StoredPlan(plan, version, now_ms), numbers, now_ms, rows_max)
     activated = Activated(version, _run(db, activation, version, steps, random_mark))
-    [row] = given.rows_of(db, plans, plans.c.version == version)
-    given.sign(db, given.plan(row))
+    [row] = signed_rows.rows_of(db, plans, plans.c.version == version)
+    signed_rows.sign(db, signed_rows.plan(row))
     return activated
 
 

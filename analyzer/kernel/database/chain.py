@@ -78,7 +78,7 @@ class Witness(Protocol):
 
 
 class Signer(NamedTuple):
-    """What signs entries.
+    """The keys of entries, and their witness.
 
     Attributes:
         key: Signs.
@@ -96,7 +96,7 @@ class Signer(NamedTuple):
         return next((key for key in keys if key.fingerprint == fingerprint), None)
 
 
-class Entry(NamedTuple):
+class ChainEntry(NamedTuple):
     """An entry as it is stored."""
 
     number: int
@@ -127,7 +127,7 @@ def signed(engine: sa.Engine, signer: Signer) -> sa.Engine:
 
 
 def signer_of(database: sa.Connection | sa.Engine) -> Signer:
-    """Returns what signs the acts through a connection or an engine; without a key where nothing was said."""
+    """Returns what signs the acts through a connection or an engine; without a key by default."""
     signer = database.get_execution_options().get(SIGNER)
     return signer if isinstance(signer, Signer) else Signer()
 
@@ -156,13 +156,13 @@ def append(
         # There is one already if the chain was cut off.
         db.execute(added.on_conflict_do_update(index_elements=["number"], set_={"salt": salt}))
     content = json.dumps({**fields, **digests}, sort_keys=True, separators=(",", ":"))
-    entry = Entry(number, kind, subject, content, clock_ms(db), signer.key.fingerprint, "")
+    entry = ChainEntry(number, kind, subject, content, clock_ms(db), signer.key.fingerprint, "")
     entry = entry._replace(mac=entry.mac_by(signer.key, previous))
     db.execute(sa.insert(chain_entries).values(entry._asdict()))
     db.info[AT_COMMIT] = _note_at_commit
 
 
-def _require_key(db: sa.Connection, signer: Signer, last: Entry | None) -> None:
+def _require_key(db: sa.Connection, signer: Signer, last: ChainEntry | None) -> None:
     """Raises StoreRefused unless the last entry is one that this process can verify, and may continue."""
     if last is None:
         return
@@ -178,7 +178,7 @@ def _require_key(db: sa.Connection, signer: Signer, last: Entry | None) -> None:
             "set [billing] digest_key_file to it, or name it in earlier_digest_key_files if it was replaced",
         )
     before = db.execute(sa.select(*_COLUMNS).where(chain_entries.c.number == last.number - 1)).first()
-    is_whole = last.mac_by(known, "" if before is None else Entry(*before).digest()) == last.mac
+    is_whole = last.mac_by(known, "" if before is None else ChainEntry(*before).digest()) == last.mac
     was_signed = sa.select(chain_entries.c.number).where(chain_entries.c.key != "").limit(1)
     if not is_whole or (not last.key and db.execute(was_signed).first() is not None):
         raise StoreRefused(
@@ -187,13 +187,13 @@ def _require_key(db: sa.Connection, signer: Signer, last: Entry | None) -> None:
         )
 
 
-def _last(db: sa.Connection) -> Entry | None:
+def _last(db: sa.Connection) -> ChainEntry | None:
     newest = sa.select(*_COLUMNS).order_by(chain_entries.c.number.desc()).limit(1)
     row = db.execute(newest).first()
-    return None if row is None else Entry(*row)
+    return None if row is None else ChainEntry(*row)
 
 
-_COLUMNS = [chain_entries.c[name] for name in Entry._fields]
+_COLUMNS = [chain_entries.c[name] for name in ChainEntry._fields]
 
 
 def text_digest(salt: bytes, text: str) -> str:
@@ -233,20 +233,20 @@ class ChainCheck(NamedTuple):
         remarks: What it does not prove.
     """
 
-    entries: Mapping[str, Mapping[str, Sequence[Entry]]]
+    entries: Mapping[str, Mapping[str, Sequence[ChainEntry]]]
     broken: Sequence[str]
     remarks: Sequence[str]
 
-    def of(self, kind: EntryKind) -> Mapping[str, Sequence[Entry]]:
+    def of(self, kind: EntryKind) -> Mapping[str, Sequence[ChainEntry]]:
         """Returns the entries of a kind, by subject."""
         return self.entries.get(kind, {})
 
 
 def check_chain(db: sa.Connection, signer: Signer) -> ChainCheck:
     """Reads the whole chain, and verifies the HMAC of each entry."""
-    entries: dict[str, dict[str, list[Entry]]] = {}
+    entries: dict[str, dict[str, list[ChainEntry]]] = {}
     broken: list[str] = []
-    previous, expected, unproved, keyed = "", 1, list[Entry](), False
+    previous, expected, unproved, keyed = "", 1, list[ChainEntry](), False
     for entry in stored_entries(db):
         entries.setdefault(entry.kind, {}).setdefault(entry.subject, []).append(entry)
         if entry.number != expected:
@@ -274,7 +274,7 @@ def check_chain(db: sa.Connection, signer: Signer) -> ChainCheck:
 WITHOUT_KEY = "the chain was made without a key: damage is found, forged entries are not"
 
 
-def _named(entry: Entry) -> str:
+def _named(entry: ChainEntry) -> str:
     return f"the entry {entry.number} of the chain ({entry.kind} {entry.subject})".replace(" )", ")")
 
 
@@ -286,12 +286,12 @@ def _are(first: int, until: int) -> str:
     return "is" if until == first + 1 else "are"
 
 
-def stored_entries(db: sa.Connection) -> Iterator[Entry]:
+def stored_entries(db: sa.Connection) -> Iterator[ChainEntry]:
     """Yields all entries in order."""
     statement = sa.select(*_COLUMNS).order_by(chain_entries.c.number)
     with db.execute(statement, execution_options={"yield_per": ROWS_AT_ONCE}) as rows:
         for row in rows:
-            yield Entry(*row)
+            yield ChainEntry(*row)
 
 
 def salts(db: sa.Connection) -> dict[int, bytes]:
@@ -305,7 +305,7 @@ def differs_from_witness(db: sa.Connection, seen: Tip | None) -> str:
         return ""
     now = tip(db)
     if now.restored > seen.restored:
-        return ""  # somebody has said that it was restored, and the witness could not be told
+        return ""  # an operator has stated it, and the witness has missed it
     mac = sa.select(chain_entries.c.mac).where(chain_entries.c.number == seen.number)
     stored = db.execute(mac).scalar()
     if stored is None:
@@ -331,8 +331,8 @@ def require_witnessed(engine: sa.Engine) -> None:
     with reading(engine) as db:
         if difference := differs_from_witness(db, seen):
             raise ChainCut(
-                f"{difference}; see `gatelock billing audit`, and say by `gatelock billing accept-restore` "
-                "that it was restored"
+                f"{difference}; see `gatelock billing audit`, and state a restore by "
+                "`gatelock billing accept-restore --reason TEXT`"
             )
         newest = tip(db)
     if newest.number and (seen is None or newest.rank > seen.rank):

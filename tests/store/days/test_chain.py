@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from analyzer.billing.audit.examined_days import AuditedDigests, examine_digests
 from analyzer.billing.days.given_differences import WITHOUT_WITNESS
 from analyzer.billing.witness import FileWitness
-from analyzer.kernel.database import chain, given
+from analyzer.kernel.database import chain, signed_rows
 from analyzer.kernel.database.audit_log import RECORDS_RETRIED, record
 from analyzer.kernel.database.chain import Signer, Tip, append, check_chain, signed, stored_entries, tip
 from analyzer.kernel.database.engine import reading, writing
@@ -41,9 +41,11 @@ def differences(closed: ClosedDays) -> list[str]:
     return [difference.what for difference in audit(closed).given.differences]
 
 
-def test_what_acts_have_written_is_equal_both_ways(closed: ClosedDays) -> None:
+def test_rows_of_acts_equal_the_chain_both_ways(closed: ClosedDays) -> None:
     with writing(closed.engine) as db:
-        given.sign(db, given.retry(record(db, "eve", RECORDS_RETRIED, "log[0]@7", "a mapping was mended")))
+        signed_rows.sign(
+            db, signed_rows.retry(record(db, "eve", RECORDS_RETRIED, "log[0]@7", "a mapping was mended"))
+        )
     outcome = audit(closed)
     assert (outcome.equal, outcome.given.differences) == (True, [])
     assert outcome.given.remarks == [WITHOUT_WITNESS]
@@ -113,7 +115,7 @@ TAMPERINGS = {
 
 
 @pytest.mark.parametrize("name", TAMPERINGS)
-def test_what_is_given_without_an_act_is_found_by_the_audit(closed: ClosedDays, name: str) -> None:
+def test_a_row_without_an_act_is_found_by_the_audit(closed: ClosedDays, name: str) -> None:
     statement, sentence = TAMPERINGS[name]
     assert differences(closed) == []
     tamper(closed.engine, statement)
@@ -125,7 +127,7 @@ def forged_entry(closed: ClosedDays, key: DigestKey, fingerprint: str) -> None:
     """Appends an entry about a correction that no act has made, as well as it can be done without the key."""
     with writing(closed.engine) as db:
         last = tip(db)
-        entry = chain.Entry(last.number + 1, "retry", "r1", "{}", 5, fingerprint, "")
+        entry = chain.ChainEntry(last.number + 1, "retry", "r1", "{}", 5, fingerprint, "")
         forged = entry._replace(mac=entry.mac_by(key, last.mac))
         db.execute(sa.insert(chain.chain_entries).values(forged._asdict()))
 
@@ -265,7 +267,7 @@ def test_a_chain_that_was_cut_is_found_and_nothing_is_closed(witnessed: ClosedDa
     assert [what for what in differences(witnessed) if "its witness has seen 4" in what]
     with pytest.raises(ChainCut, match="was restored, or its last entries were cut off"):
         witnessed.close()
-    with writing(witnessed.engine) as db:  # counting and judging go on, and so do acts
+    with writing(witnessed.engine) as db:  # counting, judging and acts continue
         append(db, "retry", "r2", {})
     assert [what for what in differences(witnessed) if "is not the one that its witness has seen" in what]
     with pytest.raises(ChainCut):

@@ -36,7 +36,7 @@ from analyzer.billing.reports.row_formats import ROW_FORMATS, encode_csv
 from analyzer.flush.sql_store import SqlStore
 from analyzer.kernel.database.audit_log import RECORDS_RETRIED, record
 from analyzer.kernel.database.engine import open_engine, writing
-from analyzer.kernel.database.given import retry, sign
+from analyzer.kernel.database.signed_rows import retry, sign
 from analyzer.kernel.errors import NotInstalled
 from analyzer.kernel.model import CountRow
 from analyzer.kernel.tables.billing_tables import referenced_names

@@ -153,10 +153,10 @@ def accept_restored(
     """Say that the database was restored, so that days are closed again.
 
     The chain of what bills take as given is then shorter than its witness has seen, or another one: no day is
-    closed or deleted, and nothing is handed over, until somebody says that this is a restore, and not a
+    closed or deleted, and nothing is handed over, until an operator says that this is a restore, and not a
     chain that was cut. Exit code 1 if the chain contains all that its witness has seen.
 
-    Example: gatelock billing accept-restore --reason "the backup of Monday, INC-311"
+    Example: gatelock billing accept-restore --reason "the disk broke"
     """
     reason_text = require_reason(reason)
     with reporting_errors(), open_database(context, config) as engine:

@@ -1,4 +1,4 @@
-"""What a bill takes as given, row by row: the entry of the chain that each row must have.
+"""The entries of the chain that rows must have: those that a bill takes as given.
 
 The act that writes a row appends the entry, and the audit expects it: both by the function of its kind.
 """
@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from analyzer.kernel.database.chain import EntryKind, append
 
-Row = Mapping[Any, Any]  # of a table, by the names of its columns
+StoredRow = Mapping[Any, Any]  # of a table, by the names of its columns
 
 
 class Given(NamedTuple):
@@ -38,44 +38,44 @@ def sign(db: sa.Connection, given: Given) -> None:
     append(db, given.kind, given.subject, given.fields, given.texts)
 
 
-def _fields(row: Row, *names: str) -> dict[str, Any]:
+def _fields(row: StoredRow, *names: str) -> dict[str, Any]:
     return {name: row[name] for name in names}
 
 
-def _partition(row: Row) -> str:
+def _partition(row: StoredRow) -> str:
     return json.dumps([row["cluster"], row["topic_id"], row["partition"]])
 
 
-def plan(row: Row) -> Given:
+def plan(row: StoredRow) -> Given:
     """Returns the entry of a row of `plans`."""
     digest = sha256(row["body"].encode()).hexdigest()
     return Given("plan", f"{row['version']} {row['mark']}", {"body": digest, **_fields(row, "at_ms")})
 
 
-def gap(row: Row) -> Given:
+def gap(row: StoredRow) -> Given:
     """Returns the entry of a row of `gaps` that was accepted."""
     fields = _fields(row, "kind", "start", "accepted_to", "accepted_ms") | {"partition": _partition(row)}
     return Given("gap", str(row["id"]), fields, _fields(row, "accepted_by", "reason"))
 
 
-def retry(row: Row) -> Given:
+def retry(row: StoredRow) -> Given:
     """Returns the entry of a row of `events` about a retry."""
     return Given("retry", str(row["id"]), _fields(row, "at_ms", "about"), _fields(row, "who", "why"))
 
 
-def left_out(row: Row) -> Given:
+def left_out(row: StoredRow) -> Given:
     """Returns the entry of a row of `day_positions` that was left out."""
     subject = f"{row['day']} {_partition(row)}"
     return Given("left out", subject, {}, _fields(row, "who", "left_out"))
 
 
-def correction(row: Row) -> Given:
+def correction(row: StoredRow) -> Given:
     """Returns the entry of a row of `corrections`."""
     fields = _fields(row, "day", "booked", "grouping", "reference", "meter", "amount", "at_ms")
     return Given("correction", str(row["id"]), fields, _fields(row, "resource", "who", "reason"))
 
 
-def closing(row: Row) -> Given:
+def closing(row: StoredRow) -> Given:
     """Returns the entry of a row of `days` that is closed.
 
     What flushes have decided, by which plans offsets were counted and which verdicts they did not believe, is
@@ -85,12 +85,12 @@ def closing(row: Row) -> Given:
     return Given("closing", f"{row['zone']} {row['date']}", fields)
 
 
-def deletion(row: Row) -> Given:
+def deletion(row: StoredRow) -> Given:
     """Returns the entry of a row of `deleted_days`."""
     return Given("deletion", str(row["day"]), _fields(row, "content", "at_ms"))
 
 
-def replay(row: Row, positions: list[Row]) -> Given:
+def replay(row: StoredRow, positions: list[StoredRow]) -> Given:
     """Returns the entry of a row of `replays` that was swapped in, with those of `replay_positions`."""
     ranges = [[_partition(of), of["begin"], of["end"], of["stretches"]] for of in positions]
     digest = sha256(json.dumps(sorted(ranges)).encode()).hexdigest()
@@ -101,13 +101,13 @@ def replay(row: Row, positions: list[Row]) -> Given:
 DELIVERED = ("destination", "zone", "date", "grouping", "kind", "meter")
 
 
-def delivery(row: Row) -> Given:
+def delivery(row: StoredRow) -> Given:
     """Returns the entry of a row of `deliveries` that is finished."""
     fields = _fields(row, "events", "amount", "left_out", "left_out_amount", "finished_ms")
     return Given("delivery", json.dumps([row[name] for name in DELIVERED]), fields)
 
 
-def rows_of(db: sa.Connection, table: sa.Table, *conditions: sa.ColumnElement[bool]) -> list[Row]:
+def rows_of(db: sa.Connection, table: sa.Table, *conditions: sa.ColumnElement[bool]) -> list[StoredRow]:
     """Returns the rows of a table that meet the conditions, in the order of its key."""
     statement = sa.select(table).where(*conditions).order_by(*table.primary_key.columns)
     return [dict(row) for row in db.execute(statement).mappings()]
