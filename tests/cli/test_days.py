@@ -72,9 +72,9 @@ def test_a_day_of_the_past_is_closed_reported_and_corrected(
     count(store, ACME, 1, yesterday_s)
     text = gatelock("billing", "report", "day", date, "--final").stdout
     assert text.splitlines() == [
-        "from,to,zone,caller,meter,unit,value,denied",
-        f"{date},{date},UTC,api_key:acme,requests,,5,0",
-        f"{date},{date},UTC,user:ann,requests,,2,0",
+        "from,to,zone,caller,meter,unit,value,denied,provisional",
+        f"{date},{date},UTC,api_key:acme,requests,,5,0,false",
+        f"{date},{date},UTC,user:ann,requests,,2,0,false",
     ]
     result = gatelock(
         "billing", "days", "correct", date, "--caller", ANN, "--amount", "-2", "--reason", "a test"
@@ -243,5 +243,5 @@ def test_periods_are_those_of_the_calendar(gatelock: Gatelock, store: SqlStore) 
     ):
         written = gatelock("billing", "report", what, when, "--out", "r.csv")
         assert written.exit_code == 0
-        manifest = json.loads(Path("r.csv.manifest.json").read_text())
+        manifest = json.loads(Path("r.provisional.csv.manifest.json").read_text())
         assert (manifest["from"], manifest["to"], manifest["state"]) == (first, last, "provisional")

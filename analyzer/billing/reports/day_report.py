@@ -23,6 +23,7 @@ from analyzer.kernel.database.dialects import dialect_of
 from analyzer.kernel.database.engine import ROWS_AT_ONCE, reading, slow_reading, sort_in_memory
 from analyzer.kernel.tables.billing_tables import days as days_table
 from analyzer.kernel.tables.billing_tables import deleted_days, frozen_counts, referenced_names
+from analyzer.kernel.tables.schema import offsets
 from analyzer.plan import catalog
 from analyzer.plan.derived_meters import is_stated
 from analyzer.plan.meters import JOINS
@@ -50,12 +51,17 @@ class Report(NamedTuple):
         grouping: By which it lists.
         meters: The names of the meters, in order, with the join of each. Of the built-in ones `requests`, and
             others that were asked for.
+        complete_until_ms: Of a provisional report: all that was logged until then is counted. None: it is
+            final, or no partition is followed.
+        human_units: Whether it has its amounts in units that people read, too.
     """
 
     zone: str
     days: Sequence[ReportedDay]
     grouping: str
     meters: Mapping[str, str]
+    complete_until_ms: int | None = None
+    human_units: bool = False
 
     @property
     def is_final(self) -> bool:
@@ -88,6 +94,7 @@ def read_report(
         closed = _closed_days(db, zone, windows)
         numbers = catalog.load(db)
         deleted = set(db.scalars(sa.select(deleted_days.c.day)))
+        complete_until_ms = _counted_until_ms(db) if len(closed) < len(windows) else None
     for day in closed.values():
         if day.id in deleted:
             raise NotFrozen(f"the rows of {day} were deleted after their retention")
@@ -101,7 +108,16 @@ def read_report(
     names = [name for name in sorted(meters) if is_listed(name, meter)]
     joins = {name: meters[name] for name in names}
     days = [ReportedDay(date_text, window, closed.get(date_text)) for date_text, window in windows.items()]
-    return Report(zone, days, grouping, joins)
+    if complete_until_ms is not None:
+        complete_until_ms = min(complete_until_ms, days[-1].window.until_s * 1000)
+    return Report(zone, days, grouping, joins, complete_until_ms)
+
+
+def _counted_until_ms(db: sa.Connection) -> int | None:
+    """Returns the time until which every followed partition is counted; None if none is followed."""
+    columns = offsets.c
+    until_ms = sa.func.min(columns.beat_ms - columns.behind_ms)  # as targets are reached: see `store_targets`
+    return db.execute(sa.select(until_ms).where(columns.beat_ms.is_not(None))).scalar()
 
 
 def is_listed(name: str, meter: str | None) -> bool:

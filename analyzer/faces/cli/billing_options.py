@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import date, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 from zoneinfo import ZoneInfo
 
@@ -28,6 +29,17 @@ ZoneOption = Annotated[
 ]
 FrozenGroupingOption = Annotated[str, Option(metavar="GROUPING", help="One of the groupings of [billing].")]
 MeterOption = Annotated[str | None, Option(metavar="NAME", help="Only this meter.")]
+OutOption = Annotated[
+    Path | None,
+    Option(
+        metavar="FILE",
+        help="Write FILE, and FILE.manifest.json, whole or not at all; of days that are not closed "
+        "day.provisional.csv for day.csv.",
+    ),
+]
+UnitsOption = Annotated[
+    bool, Option("--units", help="Also write amounts in s, GB, or units of money, beside the exact ones.")
+]
 RANGE = re.compile(r"(\d{4}-\d{2}-\d{2})\.\.(\d{4}-\d{2}-\d{2})")
 PERIODS = ("day", "week", "month")
 CORRECTIONS = "corrections"

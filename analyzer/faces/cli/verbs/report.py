@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from click import Context
@@ -14,7 +13,14 @@ from analyzer.billing.hand_over.billing_services import SERVICES
 from analyzer.billing.reports.booked_corrections import BookedAmount, booked_amounts
 from analyzer.billing.reports.day_report import days_between, read_report, report_rows
 from analyzer.billing.reports.manifest import Contents, report_contents
-from analyzer.billing.reports.report_lines import ReportSums, line_cells, report_columns, usage_lines
+from analyzer.billing.reports.report_lines import (
+    HumanCells,
+    ReportSums,
+    human_cells,
+    line_cells,
+    report_columns,
+    usage_lines,
+)
 from analyzer.billing.reports.row_formats import ROW_FORMATS, encode_json_lines
 from analyzer.billing.reports.usage_amounts import usage_amounts
 from analyzer.faces.cli.billing_options import (
@@ -22,6 +28,8 @@ from analyzer.faces.cli.billing_options import (
     Dates,
     FrozenGroupingOption,
     MeterOption,
+    OutOption,
+    UnitsOption,
     ZoneOption,
     dates_of,
     of_known_names,
@@ -34,11 +42,16 @@ from analyzer.faces.cli.output import say
 from analyzer.faces.cli.report_output import advancing, print_content, progress_bar, write_with_manifest
 from analyzer.faces.cli.verbs import report_sending
 from analyzer.kernel.sentences import plural
+from analyzer.kernel.time_texts import format_second
+from analyzer.plan.meter_units import STORED_IN
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import sqlalchemy as sa
 
     from analyzer.billing.reports.day_report import Report
+    from analyzer.billing.reports.row_formats import Cell
     from analyzer.config.settings import Settings
 
 
@@ -65,10 +78,8 @@ def write(
         str,
         Option("--format", help="Rows, or the events of a billing service.", words=(ROW_FORMATS, SERVICES)),
     ] = "csv",
-    out: Annotated[
-        Path | None,
-        Option(metavar="FILE", help="Write FILE, and FILE.manifest.json, whole or not at all."),
-    ] = None,
+    out: OutOption = None,
+    units: UnitsOption = False,
     final: Annotated[
         bool, Option("--final", help="Write nothing unless all days are closed; exit code 1.")
     ] = False,
@@ -77,9 +88,10 @@ def write(
     """Write what was counted of closed days.
 
     The report of a closed day is the same at any time. Records that came later, and what operators corrected,
-    are in `billing report corrections`, by the day that they are booked on. A day that is not closed yet is
-    provisional, as the manifest and a line on standard error say. Events for a billing service are of
-    closed days alone; `billing report send` delivers them.
+    are in `billing report corrections`, by the day that they are booked on. A day that is not closed yet,
+    such as `today`, is provisional: each line, the manifest and the name of the file say so, and a line on
+    standard error says until when all that was logged is counted. Events for a billing service are
+    of closed days alone; `billing report send` delivers them.
 
     Example: gatelock billing report month 2026-11 --out november.csv --final
     """
@@ -87,15 +99,23 @@ def write(
         settings = load_settings(context, config)
         named = zone_of(settings, zone)
         dates = dates_of(engine, what, when, named)
-        is_binary = format_ in ROW_FORMATS and not ROW_FORMATS[format_].is_text
-        if is_binary and out is None and sys.stdout.isatty():
-            raise usage_error(f"--format {format_} is not for a terminal: write --out FILE")
+        _check_format(format_, out, units=units)
         if format_ in SERVICES:
             _write_events(engine, settings, what, dates, named, by, meter, format_, out)
         elif what == CORRECTIONS:
-            _write_corrections(engine, named, dates, by, meter, format_, out)
+            _write_corrections(engine, settings, named, dates, by, meter, format_, out, units)
         else:
-            _write_usage(engine, settings, _report(engine, named, dates, by, meter), format_, out, final)
+            report = _report(engine, named, dates, by, meter)._replace(human_units=units)
+            _write_usage(engine, settings, report, format_, out, final)
+
+
+def _check_format(format_: str, out: Path | None, *, units: bool) -> None:
+    """Exits with 2 for a format that the terminal cannot show, or that has no units."""
+    is_binary = format_ in ROW_FORMATS and not ROW_FORMATS[format_].is_text
+    if is_binary and out is None and sys.stdout.isatty():
+        raise usage_error(f"--format {format_} is not for a terminal: write --out FILE")
+    if units and format_ in SERVICES:
+        raise usage_error(f"--units: events for {format_} have the exact amounts alone")
 
 
 def _report(engine: sa.Engine, zone: str, dates: Dates, by: str, meter: str | None) -> Report:
@@ -112,7 +132,7 @@ def _write_usage(
     if open_days:
         shown = open_days[0] if len(open_days) == 1 else f"{len(open_days)} of {len(report.days)} days"
         verb = "is" if len(open_days) == 1 else "are"
-        say(f"provisional: {shown} ({report.zone}) {verb} not closed", err=True)
+        say(f"provisional: {shown} ({report.zone}) {verb} not closed{_complete_until(report)}", err=True)
         if final:
             raise Exit(FOUND)
     sums, columns = ReportSums(), report_columns(report)
@@ -120,6 +140,12 @@ def _write_usage(
     with progress_bar("lines") as advance:
         rows = advancing((line_cells(line, columns) for line in lines), advance if out else _silent)
         _write(ROW_FORMATS[format_].encode(columns, rows), report_contents(report), sums, out)
+
+
+def _complete_until(report: Report) -> str:
+    if report.complete_until_ms is None:
+        return ""
+    return f"; what was logged until {format_second(report.complete_until_ms // 1000)} is counted"
 
 
 def _silent(_count: int) -> None:
@@ -134,20 +160,31 @@ def _write(content: Iterator[bytes], contents: Contents, sums: ReportSums, out: 
 
 
 def _write_corrections(
-    engine: sa.Engine, zone: str, dates: Dates, by: str, meter: str | None, format_: str, out: Path | None
+    engine: sa.Engine,
+    settings: Settings,
+    zone: str,
+    dates: Dates,
+    by: str,
+    meter: str | None,
+    format_: str,
+    out: Path | None,
+    units: bool,
 ) -> None:
 
+    stored_in = {name: STORED_IN[unit] for name, unit in settings.units().items()}
     days = days_between(engine, zone, *dates)
     joins = {entry.name: entry.join for _, day in days if day is not None for entry in day.meters}
     sums = ReportSums()
 
-    def counted() -> Iterator[BookedAmount]:
+    def counted() -> Iterator[tuple[Cell, ...]]:
         for entry in booked_amounts(engine, zone, *dates, by, meter):
             sums.add_line(entry.meter, entry.value, entry.denied, joins.get(entry.meter, "sum"))
-            yield entry
+            human = human_cells(entry.value, entry.denied, stored_in.get(entry.meter, "")) if units else ()
+            yield (*entry, *human)
 
-    content = ROW_FORMATS[format_].encode(BookedAmount._fields, counted())
-    _write(content, Contents("corrections", zone, by, days, BookedAmount._fields), sums, out)
+    columns = [*BookedAmount._fields, *(HumanCells._fields if units else ())]
+    content = ROW_FORMATS[format_].encode(columns, counted())
+    _write(content, Contents("corrections", zone, by, days, columns), sums, out)
 
 
 def _write_events(
