@@ -198,7 +198,7 @@ def now_s_of(date: str) -> int:
             "billing days correct 2026-11-20 --amount 5 --reason x",
             "--caller: write whose amount is corrected",
         ),
-        ("billing report decade", "decade: write day, week, month, corrections, or dates such as"),
+        ("billing report decade", "decade: write day, week, month, period, corrections, or dates such as"),
         ("billing report 2026-11-20..2026-11-01", "the first date is behind the last"),
         ("billing report 2000-01-01..2026-01-01", "a report has at most 3,660 days"),
         ("billing report day --by tenants", "--by 'tenants' is not a grouping"),

@@ -8,16 +8,21 @@ from __future__ import annotations
 import csv
 import io
 import json
+from calendar import monthrange
 from collections.abc import Callable, Iterable, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
+from zoneinfo import ZoneInfo
 
 import pytest
 import sqlalchemy as sa
 from pyarrow import parquet
 
+from analyzer.billing.days.closing import Billing, DayClosing
+from analyzer.billing.days.day_rows import add_day
+from analyzer.kernel.database.engine import writing
 from analyzer.kernel.tables.schema import offsets
 
 Gatelock = Callable[..., Any]
@@ -116,8 +121,8 @@ def test_a_day_that_is_not_over_is_provisional_in_each_format(
     for name in ("csv", "jsonl", "parquet"):
         written = gatelock("billing", "report", "day", "today", "--format", name, "--out", f"day.{name}")
         assert (written.exit_code, f"day.provisional.{name}: " in written.stdout) == (0, True)
-        said = f"provisional: {today} (UTC) is not closed; what was logged until {slowest} is counted\n"
-        assert written.stderr == said
+        expected = f"provisional: {today} (UTC) is not closed; what was logged until {slowest} is counted\n"
+        assert written.stderr == expected
         assert not Path(f"day.{name}").exists()
         manifest = json.loads(Path(f"day.provisional.{name}.manifest.json").read_text())
         assert (manifest["state"], manifest["complete_until"]) == ("provisional", slowest)
@@ -196,3 +201,115 @@ def test_corrections_have_units_that_people_read_too(gatelock: Gatelock, log: Ca
     assert line["reason"] == "'=a test"
     refused = gatelock("billing", "report", "day", "yesterday", "--units", "--format", "lago")
     assert (refused.exit_code, "exact amounts alone" in refused.stderr) == (2, True)
+
+
+class Subscriber(NamedTuple):
+    """A caller or tenant with its facts."""
+
+    name: str
+    zone: str
+    anchor: int  # a day of the month
+
+
+SUBSCRIBERS = (
+    Subscriber("api_key:auckland", "Pacific/Auckland", 14),
+    Subscriber("api_key:calendar", "", 1),
+    Subscriber("api_key:last", "", 31),
+    Subscriber("api_key:york", "America/New_York", 3),
+    Subscriber("tenant:north", "Asia/Kolkata", 20),
+)
+
+
+def period_begin(day: date, subscriber: Subscriber) -> date:
+    """The date on which the period that a billed day belongs to begins, by the subscriber's clocks."""
+    midnight = datetime(day.year, day.month, day.day, tzinfo=UTC)
+    local = midnight.astimezone(ZoneInfo(subscriber.zone or "UTC")).date()
+    while local.day != min(subscriber.anchor, monthrange(local.year, local.month)[1]):
+        local -= timedelta(days=1)
+    return local
+
+
+def close_until(engine: sa.Engine, first: date, last: date) -> None:
+    with writing(engine) as db:
+        add_day(db, "UTC", int(datetime(first.year, first.month, first.day, 12, tzinfo=UTC).timestamp()))
+    billing = Billing(grace_s=0.0, groupings=("caller", "tenant"))
+    now_ms = int(datetime.now(UTC).timestamp()) * 1000
+    closing = DayClosing(engine, billing, lambda _: {}, lambda: "mark", lambda: now_ms)
+    for _ in range((last - first).days + 1):
+        assert closing.step() == 1
+
+
+def test_each_caller_has_the_days_of_its_period(
+    gatelock: Gatelock, engine: sa.Engine, log: Callable[..., None]
+) -> None:
+    """Callers of three zones, one of them without an anchor; and their tenant, of a fourth zone."""
+    month = (datetime.now(UTC) - timedelta(days=65)).date().replace(day=1)
+    all_days = [month + timedelta(days=number) for number in range(-1, 64)]
+    of_callers = [subscriber for subscriber in SUBSCRIBERS if subscriber.name.startswith("api_key:")]
+    requests = [
+        Request(subscriber.name.partition(":")[2], datetime(day.year, day.month, day.day, hour, tzinfo=UTC))
+        for subscriber in of_callers
+        for number, day in enumerate(all_days)
+        for hour in (0, 23)[: 1 + number % 2]
+    ]
+    log(requests)
+    for subscriber in SUBSCRIBERS:
+        facts = ["--zone", subscriber.zone] if subscriber.zone else []
+        facts += ["--anchor", f"2020-01-{subscriber.anchor:02}"] if subscriber.anchor > 1 else []
+        if facts:
+            done = gatelock("callers", "set", subscriber.name, *facts, "--reason", "sold")
+            assert done.exit_code == 0, done.output
+    closed_until = month.replace(day=monthrange(month.year, month.month)[1])
+    close_until(engine, all_days[0], closed_until)
+
+    def truth(subscriber: Subscriber, names: set[str]) -> tuple[str, str, int, str]:
+        days = [day for day in all_days if period_begin(day, subscriber).strftime("%Y%m") == f"{month:%Y%m}"]
+        amount = sum(request.key in names and request.at.date() in days for request in requests)
+        provisional = str(days[-1] > closed_until).lower()
+        return str(days[0]), str(days[-1]), amount, provisional
+
+    def reported(by: str) -> dict[str, tuple[str, str, int, str]]:
+        asked = ("billing", "report", "period", f"{month:%Y-%m}", "--by", by, "--meter", "requests")
+        written = gatelock(*asked, "--out", f"{by}.csv")
+        assert written.exit_code == 0, written.output
+        rows = table(Path(f"{by}.provisional.csv").read_bytes())
+        assert rows == sorted(rows, key=lambda row: (row["from"], row["to"], row[by]))
+        return {row[by]: (row["from"], row["to"], int(row["value"]), row["provisional"]) for row in rows}
+
+    keys = {request.key for request in requests}
+    by_caller = reported("caller")
+    assert by_caller == {one.name: truth(one, {one.name.partition(":")[2]}) for one in of_callers}
+    assert {provisional for *_, provisional in by_caller.values()} == {"true", "false"}
+    assert reported("tenant") == {"north": truth(SUBSCRIBERS[-1], keys)}
+    manifest = json.loads(Path("caller.provisional.csv.manifest.json").read_text())
+    assert (manifest["what"], manifest["state"], manifest["lines"]) == ("periods", "provisional", 4)
+    assert manifest["from"] == min(first for first, *_ in by_caller.values())
+    assert manifest["to"] == max(last for _, last, *_ in by_caller.values())
+    refused = gatelock("billing", "report", "period", f"{month:%Y-%m}", "--final")
+    assert (refused.exit_code, refused.stdout) == (1, "")
+
+
+def test_a_period_is_asked_for_by_a_date_in_it_too(gatelock: Gatelock, log: Callable[..., None]) -> None:
+    day = days_ago(40)
+    log([Request("acme", day)])
+    assert gatelock("callers", "set", "api_key:acme", "--anchor", f"{day:%Y-%m-%d}").exit_code == 0
+    for when in (f"{day:%Y-%m-%d}", f"{day + timedelta(days=20):%Y-%m-%d}", f"{day:%Y-%m}"):
+        rows = table(gatelock("billing", "report", "period", when, "--meter", "requests").stdout)
+        assert [(row["from"], row["value"]) for row in rows] == [(f"{day:%Y-%m-%d}", "1")], when
+    assert table(gatelock("billing", "report", "period", f"{days_ago(41):%Y-%m-%d}").stdout) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ("period --by address", "--by address: only callers and tenants have periods"),
+        ("period 2026-13", "is not a time"),
+        ("period --format stripe", "period: events for stripe are those of days"),
+    ],
+)
+def test_reports_without_a_period_are_refused(
+    gatelock: Gatelock, log: Callable[..., None], arguments: str, why: str
+) -> None:
+    log([Request("acme", days_ago(1))])
+    result = gatelock("billing", "report", *arguments.split())
+    assert (result.exit_code, why in result.stderr) == (2, True), result.stderr

@@ -27,13 +27,15 @@ class Contents(NamedTuple):
     """The contents of a file, as a manifest states them.
 
     Attributes:
-        what: "usage" of the days, the "corrections" that are booked on them, or "events" for a billing
-            service. days: In order; the second value is None for a day that is not closed. columns: Or, of
-            events, the format. meters: Of usage, those that the report can have. complete_until_ms: Of
-            provisional usage, as `Report` has it.
+        what: "usage" of the days, "periods" of callers, the "corrections" that are booked on the days, or
+            "events" for a billing service.
+        days: In order; the second value is None for a day that is not closed.
+        columns: Or, of events, the format.
+        meters: Of usage, those that the report can have.
+        complete_until_ms: Of provisional usage, as `Report` has it.
     """
 
-    what: Literal["usage", "corrections", "events"]
+    what: Literal["usage", "periods", "corrections", "events"]
     zone: str
     grouping: str
     days: Sequence[tuple[str, Day | None]]

@@ -12,6 +12,7 @@ from zoneinfo import ZoneInfo
 
 from analyzer.billing.days.day_rows import day_at
 from analyzer.billing.reports.day_report import NotFrozen
+from analyzer.billing.reports.own_periods import last_of_month
 from analyzer.counting.usage import counted_values
 from analyzer.faces.cli.described_options import Option
 from analyzer.faces.cli.exit_codes import usage_error
@@ -41,8 +42,10 @@ UnitsOption = Annotated[
     bool, Option("--units", help="Also write amounts in s, GB, or units of money, beside the exact ones.")
 ]
 RANGE = re.compile(r"(\d{4}-\d{2}-\d{2})\.\.(\d{4}-\d{2}-\d{2})")
+MONTH = re.compile(r"\d{4}-\d{2}")
 PERIODS = ("day", "week", "month")
 CORRECTIONS = "corrections"
+PERIOD = "period"
 LONGEST = timedelta(days=3_660)
 
 
@@ -86,9 +89,9 @@ def _dates(engine: sa.Engine, what: str, when: str, zone: str) -> Dates:
         return Dates(first, last)
     if what not in PERIODS:
         raise usage_error(
-            f"{what}: write day, week, month, corrections, or dates such as 2026-11-01..2026-11-20"
+            f"{what}: write day, week, month, period, corrections, or dates such as 2026-11-01..2026-11-20"
         )
-    month = re.fullmatch(r"(\d{4}-\d{2})", when)
+    month = MONTH.fullmatch(when)
     day = date.fromisoformat(date_of(engine, f"{when}-01" if month and what == "month" else when, zone))
     if what == "week":
         monday = day - timedelta(days=day.weekday())
@@ -98,6 +101,13 @@ def _dates(engine: sa.Engine, what: str, when: str, zone: str) -> Dates:
         following = (begin + timedelta(days=31)).replace(day=1)
         return Dates(str(begin), str(following - timedelta(days=1)))
     return Dates(str(day), str(day))
+
+
+def day_of_period(engine: sa.Engine, when: str, zone: str) -> date:
+    """A day of each caller's period: in it, or in the month that it begins in. Exits with 2 for neither."""
+    if MONTH.fullmatch(when):
+        return last_of_month(date.fromisoformat(date_of(engine, f"{when}-01", zone)))
+    return date.fromisoformat(date_of(engine, when, zone))
 
 
 @contextmanager
