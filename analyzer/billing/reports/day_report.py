@@ -7,7 +7,7 @@ and any two reports of the same counts are equal.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from datetime import date, timedelta
 from itertools import groupby
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from analyzer.billing.days.day_rows import Day, FrozenMeter, day_window, stored_days
-from analyzer.counting.records.forgotten_callers import make_pseudonym
+from analyzer.counting.records.forgotten_callers import make_pseudonym, reference_in
 from analyzer.counting.sql_joins import bounded_join
 from analyzer.counting.usage import UsageQuery, usage_rows
 from analyzer.kernel.database.dialects import dialect_of
@@ -54,6 +54,7 @@ class Report(NamedTuple):
         complete_until_ms: Of a provisional report: all that was logged until then is counted. None: it is
             final, or no partition is followed.
         human_units: Whether it has its amounts in units that people read, too.
+        key: Only the rows of this caller, tenant or other key; None: all.
     """
 
     zone: str
@@ -62,6 +63,7 @@ class Report(NamedTuple):
     meters: Mapping[str, str]
     complete_until_ms: int | None = None
     human_units: bool = False
+    key: str | None = None
 
     @property
     def is_final(self) -> bool:
@@ -160,7 +162,8 @@ def report_rows(engine: sa.Engine, report: Report) -> Iterator[SeriesAmounts]:
             numbers = catalog.load(db)
             for page, meters in _by_page(frozen, report).items():
                 number = numbers.groupings[report.grouping]
-                streams.append(_frozen_rows(stack, db, number, frozen, page, meters))
+                conditions = _frozen_conditions(report, number, frozen, page)
+                streams.append(_frozen_rows(stack, db, conditions, meters))
         streams += [_open_rows(engine, report, *stretch) for stretch in _open_stretches(report)]
         merged = heapq.merge(*streams, key=_series)
         for _, same in groupby(merged, _series):
@@ -195,12 +198,23 @@ def _by_page(frozen: Sequence[Day], report: Report) -> dict[int, list[FrozenMete
     return {page: [meters[number] for number in sorted(meters)] for page, meters in sorted(pages.items())}
 
 
+def _frozen_conditions(
+    report: Report, grouping: int, frozen: Sequence[Day], page: int
+) -> Iterator[sa.ColumnElement[bool]]:
+    """Yields the conditions of the rows of closed days."""
+    columns, names = frozen_counts.c, referenced_names.c
+    yield columns.day.in_([day.id for day in frozen])
+    yield columns.grouping == grouping
+    yield columns.page == page
+    if report.key is not None:
+        of_name = sa.select(names.reference).where(names.name == report.key)
+        yield columns.reference.in_(sa.union_all(of_name, sa.select(sa.literal(reference_in(report.key)))))
+
+
 def _frozen_rows(
     stack: ExitStack,
     db: sa.Connection,
-    grouping: int,
-    frozen: Sequence[Day],
-    page: int,
+    conditions: Iterable[sa.ColumnElement[bool]],
     meters: Sequence[FrozenMeter],
 ) -> Iterator[SeriesAmounts]:
     columns = frozen_counts.c
@@ -217,9 +231,7 @@ def _frozen_rows(
     statement = (
         sa.select(*series, *joined)
         .join(referenced_names, referenced_names.c.reference == columns.reference, isouter=True)
-        .where(
-            columns.day.in_([day.id for day in frozen]), columns.grouping == grouping, columns.page == page
-        )
+        .where(*conditions)
         .group_by(*series)
         .order_by(name, columns.resource)
     )
@@ -250,7 +262,9 @@ def _open_stretches(report: Report) -> Iterator[tuple[int, int]]:
 def _open_rows(engine: sa.Engine, report: Report, from_s: int, until_s: int) -> Iterator[SeriesAmounts]:
     only = next(iter(report.meters)) if len(report.meters) == 1 else None
     window = Window(from_s, until_s)
-    query = UsageQuery(report.grouping, 0, from_s, until_s, meter=only, order="name", window=window)
+    query = UsageQuery(
+        *(report.grouping, 0, from_s, until_s), key=report.key, meter=only, order="name", window=window
+    )
     for (name, resource), rows in groupby(usage_rows(engine, query), lambda row: (row.key, row.resource)):
         amounts: dict[str, tuple[int, int]] = {}
         for row in rows:
