@@ -134,7 +134,8 @@ def test_a_statement_has_use_by_day_corrections_and_digests(
     assert changes[str(late_day), "requests"][3] == "2"
     assert "Booked since" not in shown.rows
     with engine.connect() as db:
-        digests = db.execute(sa.select(days.c.date, days.c.digest).where(days.c.state == "closed")).all()
+        is_closed = days.c.state == "closed"
+        digests = db.execute(sa.select(days.c.date, days.c.digest).where(is_closed).order_by(days.c.id)).all()
     assert shown.under("Check it") == [[day, digest] for day, digest in digests if day >= str(month)]
 
     correct(gatelock, year_month[0], name, "-1")

@@ -6,6 +6,7 @@ Each of these days is in exactly one period of a caller.
 
 from __future__ import annotations
 
+import re
 from calendar import monthrange
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, datetime
@@ -23,6 +24,8 @@ from analyzer.kernel.database.engine import ROWS_AT_ONCE, slow_reading
 from analyzer.kernel.tables.schema import callers
 from analyzer.plan.groupings import parse_grouping
 from analyzer.plan.windows import Calendar, is_zone, window_at
+
+MONTH = re.compile(r"[0-9]{4}-[0-9]{2}")
 
 
 class OwnPeriod(NamedTuple):

@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 
 from analyzer.billing.days.day_rows import day_at
 from analyzer.billing.reports.day_report import NotFrozen
-from analyzer.billing.reports.own_periods import last_of_month
+from analyzer.billing.reports.own_periods import MONTH, last_of_month
 from analyzer.counting.usage import counted_values
 from analyzer.faces.cli.described_options import Option
 from analyzer.faces.cli.exit_codes import usage_error
@@ -42,7 +42,6 @@ UnitsOption = Annotated[
     bool, Option("--units", help="Also write amounts in s, GB, or units of money, beside the exact ones.")
 ]
 RANGE = re.compile(r"(\d{4}-\d{2}-\d{2})\.\.(\d{4}-\d{2}-\d{2})")
-MONTH = re.compile(r"\d{4}-\d{2}")
 PERIODS = ("day", "week", "month")
 CORRECTIONS = "corrections"
 PERIOD = "period"

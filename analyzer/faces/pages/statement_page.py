@@ -25,7 +25,7 @@ class ShownAmount(NamedTuple):
 def statement_html(statement: UsageStatement, units: Mapping[str, Unit]) -> str:
     """Returns the page of a statement; equal statements have equal pages.
 
-    `units` has those of the meters. Names and reasons stand in it as text, whatever they contain.
+    `units` has those of the meters. Names and reasons stand in it as text, never as HTML.
     """
     stored_in = {meter: STORED_IN[unit] for meter, unit in units.items()}
 

@@ -9,9 +9,10 @@ from click import Context
 from click.exceptions import Exit
 
 from analyzer.billing.reports.atomic_files import write_whole
+from analyzer.billing.reports.own_periods import MONTH
 from analyzer.billing.reports.statement import read_statement
 from analyzer.callers.counted_names import never_counted
-from analyzer.faces.cli.billing_options import MONTH, ZoneOption, day_of_period, of_known_names, zone_of
+from analyzer.faces.cli.billing_options import ZoneOption, day_of_period, of_known_names, zone_of
 from analyzer.faces.cli.described_options import Argument, Option
 from analyzer.faces.cli.exit_codes import FOUND, reporting_errors, usage_error
 from analyzer.faces.cli.options import ConfigOption, caller_as_counted, load_settings, open_database
