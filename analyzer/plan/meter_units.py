@@ -9,13 +9,27 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 Unit = Literal["duration", "decimal", "money", "bytes"]
 UNITS: tuple[Unit, ...] = get_args(Unit)
 STORED_IN: Mapping[str, str] = {
     "duration": "microseconds", "decimal": "millionths", "money": "billionths", "bytes": "bytes"
 }  # fmt: skip
+
+
+class HumanUnit(NamedTuple):
+    """A larger unit in which a stored amount is a decimal number, exactly."""
+
+    symbol: str
+    places: int  # digits behind the point, of which the last one is a stored unit
+
+
+HUMAN_UNITS: Mapping[str, HumanUnit] = {  # by the unit in which an amount is stored
+    "microseconds": HumanUnit("s", 6), "millionths": HumanUnit("", 6), "billionths": HumanUnit("", 9),
+    "bytes": HumanUnit("GB", 9),
+}  # fmt: skip
+WHOLE = HumanUnit("", 0)
 SYMBOLS: Mapping[str, str] = {"duration": "s", "bytes": "bytes"}  # of a column; decimals and money have none
 NOUNS: Mapping[str, str] = {"duration": "time", "decimal": "decimals", "money": "money", "bytes": "bytes"}
 EXAMPLES: Mapping[str, str] = {"duration": "1h", "decimal": "50.00", "money": "50.00", "bytes": "2 GiB"}
@@ -102,6 +116,15 @@ def amount_text(value: int, unit: str | None) -> str:
             return f"{value // size:,} {name}"
         case _:
             return f"{value:,}"
+
+
+def human_amount(value: int, stored_in: str) -> Decimal:
+    """Returns a stored amount in its unit of `HUMAN_UNITS`, exactly; "" is that of whole numbers.
+
+    >>> human_amount(1_250_000, "microseconds"), human_amount(-2_147_483_648, "bytes"), human_amount(7, "")
+    (Decimal('1.250000'), Decimal('-2.147483648'), Decimal('7'))
+    """
+    return Decimal(value).scaleb(-HUMAN_UNITS.get(stored_in, WHOLE).places)
 
 
 def column_texts(values: Sequence[int | None], unit: str | None) -> list[str]:

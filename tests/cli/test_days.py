@@ -72,9 +72,9 @@ def test_a_day_of_the_past_is_closed_reported_and_corrected(
     count(store, ACME, 1, yesterday_s)
     text = gatelock("billing", "report", "day", date, "--final").stdout
     assert text.splitlines() == [
-        "from,to,zone,caller,meter,unit,value,denied",
-        f"{date},{date},UTC,api_key:acme,requests,,5,0",
-        f"{date},{date},UTC,user:ann,requests,,2,0",
+        "from,to,zone,caller,meter,unit,value,denied,provisional",
+        f"{date},{date},UTC,api_key:acme,requests,,5,0,false",
+        f"{date},{date},UTC,user:ann,requests,,2,0,false",
     ]
     result = gatelock(
         "billing", "days", "correct", date, "--caller", ANN, "--amount", "-2", "--reason", "a test"
@@ -198,7 +198,7 @@ def now_s_of(date: str) -> int:
             "billing days correct 2026-11-20 --amount 5 --reason x",
             "--caller: write whose amount is corrected",
         ),
-        ("billing report decade", "decade: write day, week, month, corrections, or dates such as"),
+        ("billing report decade", "decade: write day, week, month, period, corrections, or dates such as"),
         ("billing report 2026-11-20..2026-11-01", "the first date is behind the last"),
         ("billing report 2000-01-01..2026-01-01", "a report has at most 3,660 days"),
         ("billing report day --by tenants", "--by 'tenants' is not a grouping"),
@@ -243,5 +243,5 @@ def test_periods_are_those_of_the_calendar(gatelock: Gatelock, store: SqlStore) 
     ):
         written = gatelock("billing", "report", what, when, "--out", "r.csv")
         assert written.exit_code == 0
-        manifest = json.loads(Path("r.csv.manifest.json").read_text())
+        manifest = json.loads(Path("r.provisional.csv.manifest.json").read_text())
         assert (manifest["from"], manifest["to"], manifest["state"]) == (first, last, "provisional")

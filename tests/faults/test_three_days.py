@@ -197,9 +197,9 @@ def quoted(text: str) -> str:
 
 
 def csv_of(date: str, amounts: Mapping[str, int]) -> bytes:
-    lines = ["from,to,zone,caller,meter,unit,value,denied"]
+    lines = ["from,to,zone,caller,meter,unit,value,denied,provisional"]
     in_order = sorted(amounts, key=str.encode)
-    lines += [f"{date},{date},UTC,{quoted(name)},requests,,{amounts[name]},0" for name in in_order]
+    lines += [f"{date},{date},UTC,{quoted(name)},requests,,{amounts[name]},0,false" for name in in_order]
     return "".join(f"{line}\r\n" for line in lines).encode()
 
 

@@ -7,7 +7,7 @@ and any two reports of the same counts are equal.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from datetime import date, timedelta
 from itertools import groupby
@@ -16,13 +16,14 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from analyzer.billing.days.day_rows import Day, FrozenMeter, day_window, stored_days
-from analyzer.counting.records.forgotten_callers import make_pseudonym
+from analyzer.counting.records.forgotten_callers import make_pseudonym, reference_in
 from analyzer.counting.sql_joins import bounded_join
 from analyzer.counting.usage import UsageQuery, usage_rows
 from analyzer.kernel.database.dialects import dialect_of
 from analyzer.kernel.database.engine import ROWS_AT_ONCE, reading, slow_reading, sort_in_memory
 from analyzer.kernel.tables.billing_tables import days as days_table
 from analyzer.kernel.tables.billing_tables import deleted_days, frozen_counts, referenced_names
+from analyzer.kernel.tables.schema import offsets
 from analyzer.plan import catalog
 from analyzer.plan.derived_meters import is_stated
 from analyzer.plan.meters import JOINS
@@ -50,12 +51,19 @@ class Report(NamedTuple):
         grouping: By which it lists.
         meters: The names of the meters, in order, with the join of each. Of the built-in ones `requests`, and
             others that were asked for.
+        complete_until_ms: Of a provisional report: all that was logged until then is counted. None: it is
+            final, or no partition is followed.
+        human_units: Whether it has its amounts in units that people read, too.
+        key: Only the rows of this caller, tenant or other key; None: all.
     """
 
     zone: str
     days: Sequence[ReportedDay]
     grouping: str
     meters: Mapping[str, str]
+    complete_until_ms: int | None = None
+    human_units: bool = False
+    key: str | None = None
 
     @property
     def is_final(self) -> bool:
@@ -88,6 +96,7 @@ def read_report(
         closed = _closed_days(db, zone, windows)
         numbers = catalog.load(db)
         deleted = set(db.scalars(sa.select(deleted_days.c.day)))
+        complete_until_ms = _counted_until_ms(db) if len(closed) < len(windows) else None
     for day in closed.values():
         if day.id in deleted:
             raise NotFrozen(f"the rows of {day} were deleted after their retention")
@@ -101,7 +110,16 @@ def read_report(
     names = [name for name in sorted(meters) if is_listed(name, meter)]
     joins = {name: meters[name] for name in names}
     days = [ReportedDay(date_text, window, closed.get(date_text)) for date_text, window in windows.items()]
-    return Report(zone, days, grouping, joins)
+    if complete_until_ms is not None:
+        complete_until_ms = min(complete_until_ms, days[-1].window.until_s * 1000)
+    return Report(zone, days, grouping, joins, complete_until_ms)
+
+
+def _counted_until_ms(db: sa.Connection) -> int | None:
+    """Returns the time until which every followed partition is counted; None if none is followed."""
+    columns = offsets.c
+    until_ms = sa.func.min(columns.beat_ms - columns.behind_ms)  # as targets are reached: see `store_targets`
+    return db.execute(sa.select(until_ms).where(columns.beat_ms.is_not(None))).scalar()
 
 
 def is_listed(name: str, meter: str | None) -> bool:
@@ -144,7 +162,8 @@ def report_rows(engine: sa.Engine, report: Report) -> Iterator[SeriesAmounts]:
             numbers = catalog.load(db)
             for page, meters in _by_page(frozen, report).items():
                 number = numbers.groupings[report.grouping]
-                streams.append(_frozen_rows(stack, db, number, frozen, page, meters))
+                conditions = _frozen_conditions(report, number, frozen, page)
+                streams.append(_frozen_rows(stack, db, conditions, meters))
         streams += [_open_rows(engine, report, *stretch) for stretch in _open_stretches(report)]
         merged = heapq.merge(*streams, key=_series)
         for _, same in groupby(merged, _series):
@@ -179,12 +198,23 @@ def _by_page(frozen: Sequence[Day], report: Report) -> dict[int, list[FrozenMete
     return {page: [meters[number] for number in sorted(meters)] for page, meters in sorted(pages.items())}
 
 
+def _frozen_conditions(
+    report: Report, grouping: int, frozen: Sequence[Day], page: int
+) -> Iterator[sa.ColumnElement[bool]]:
+    """Yields the conditions of the rows of closed days."""
+    columns, names = frozen_counts.c, referenced_names.c
+    yield columns.day.in_([day.id for day in frozen])
+    yield columns.grouping == grouping
+    yield columns.page == page
+    if report.key is not None:
+        of_name = sa.select(names.reference).where(names.name == report.key)
+        yield columns.reference.in_(sa.union_all(of_name, sa.select(sa.literal(reference_in(report.key)))))
+
+
 def _frozen_rows(
     stack: ExitStack,
     db: sa.Connection,
-    grouping: int,
-    frozen: Sequence[Day],
-    page: int,
+    conditions: Iterable[sa.ColumnElement[bool]],
     meters: Sequence[FrozenMeter],
 ) -> Iterator[SeriesAmounts]:
     columns = frozen_counts.c
@@ -201,9 +231,7 @@ def _frozen_rows(
     statement = (
         sa.select(*series, *joined)
         .join(referenced_names, referenced_names.c.reference == columns.reference, isouter=True)
-        .where(
-            columns.day.in_([day.id for day in frozen]), columns.grouping == grouping, columns.page == page
-        )
+        .where(*conditions)
         .group_by(*series)
         .order_by(name, columns.resource)
     )
@@ -234,7 +262,9 @@ def _open_stretches(report: Report) -> Iterator[tuple[int, int]]:
 def _open_rows(engine: sa.Engine, report: Report, from_s: int, until_s: int) -> Iterator[SeriesAmounts]:
     only = next(iter(report.meters)) if len(report.meters) == 1 else None
     window = Window(from_s, until_s)
-    query = UsageQuery(report.grouping, 0, from_s, until_s, meter=only, order="name", window=window)
+    query = UsageQuery(
+        *(report.grouping, 0, from_s, until_s), key=report.key, meter=only, order="name", window=window
+    )
     for (name, resource), rows in groupby(usage_rows(engine, query), lambda row: (row.key, row.resource)):
         amounts: dict[str, tuple[int, int]] = {}
         for row in rows:

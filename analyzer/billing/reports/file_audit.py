@@ -128,7 +128,8 @@ def _report(engine: sa.Engine, manifest: Mapping[str, Any]) -> Report:
     try:
         meters = list(manifest["meters"])
         only = meters[0] if len(meters) == 1 else None
-        return read_report(engine, manifest["zone"], manifest["from"], manifest["to"], manifest["by"], only)
+        report = read_report(engine, manifest["zone"], manifest["from"], manifest["to"], manifest["by"], only)
+        return report._replace(human_units="human_value" in manifest["columns"])
     except (LookupError, TypeError, ValueError) as error:
         raise FileUnreadable(f"its manifest describes no report of this database: {error}") from error
 

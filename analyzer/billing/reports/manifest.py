@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 from analyzer.billing.days.day_rows import Day
 from analyzer.billing.reports.day_report import Report
 from analyzer.billing.reports.report_lines import ReportSums, report_columns
+from analyzer.kernel.time_texts import format_second
 
 SCHEMA = 1
 MANIFEST = ".manifest.json"  # behind the name of the report's file
@@ -26,17 +27,21 @@ class Contents(NamedTuple):
     """The contents of a file, as a manifest states them.
 
     Attributes:
-        what: "usage" of the days, the "corrections" that are booked on them, or "events" for a billing
-            service. days: In order; the second value is None for a day that is not closed. columns: Or, of
-            events, the format. meters: Of usage, those that the report can have.
+        what: "usage" of the days, "periods" of callers, the "corrections" that are booked on the days, or
+            "events" for a billing service.
+        days: In order; the second value is None for a day that is not closed.
+        columns: Or, of events, the format.
+        meters: Of usage, those that the report can have.
+        complete_until_ms: Of provisional usage, as `Report` has it.
     """
 
-    what: Literal["usage", "corrections", "events"]
+    what: Literal["usage", "periods", "corrections", "events"]
     zone: str
     grouping: str
     days: Sequence[tuple[str, Day | None]]
     columns: Sequence[str]
     meters: Sequence[str] = ()
+    complete_until_ms: int | None = None
 
     @property
     def is_final(self) -> bool:
@@ -46,7 +51,9 @@ class Contents(NamedTuple):
 def report_contents(report: Report) -> Contents:
     """Returns the contents of the report of some days."""
     days = [(day.date, day.closed) for day in report.days]
-    return Contents("usage", report.zone, report.grouping, days, report_columns(report), [*report.meters])
+    columns = report_columns(report)
+    until_ms = report.complete_until_ms
+    return Contents("usage", report.zone, report.grouping, days, columns, [*report.meters], until_ms)
 
 
 def encode_manifest(
@@ -60,10 +67,12 @@ def encode_manifest(
     `replaces` is the file of this name with another content that was there before.
     """
     amounts = sorted(sums.meters.items())
+    until_ms = contents.complete_until_ms
     fields: dict[str, Any] = {
         "schema": SCHEMA,
         "what": contents.what,
         "state": "final" if contents.is_final else "provisional",
+        **({} if until_ms is None else {"complete_until": format_second(until_ms // 1000)}),
         "from": contents.days[0][0],
         "to": contents.days[-1][0],
         "zone": contents.zone,

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date
+from decimal import Decimal
 from itertools import islice
 from typing import Any
 
 from analyzer.kernel.errors import NotInstalled
 
 ROWS_PER_GROUP = 20_000
+DIGITS, PLACES_MAX = 28, 9  # of decimals: those of a sum of 64 bits, and billionths
 # The types of columns, as pyarrow calls them; all others are strings.
 TYPES: Mapping[str, str] = {
     "from": "date32", "to": "date32", "booked": "date32", "day": "date32",
-    "value": "int64", "denied": "int64", "is_final": "bool_",
+    "value": "int64", "denied": "int64", "is_final": "bool_", "provisional": "bool_",
+    "human_value": "decimal", "human_denied": "decimal",
 }  # fmt: skip
 
 
@@ -45,14 +48,16 @@ class Sink:
         return b"".join(parts)
 
 
-def encode_parquet(columns: Sequence[str], rows: Iterable[Sequence[str | int]]) -> Iterator[bytes]:
+def encode_parquet(columns: Sequence[str], rows: Iterable[Sequence[str | int | Decimal]]) -> Iterator[bytes]:
     """Yields a Parquet file. Raises NotInstalled."""
     try:
         import pyarrow as pa
         from pyarrow import parquet
     except ImportError as missing:
         raise NotInstalled("Parquet needs pyarrow: pip install 'gatelock[parquet]'") from missing
-    types = [getattr(pa, TYPES.get(name, "string"))() for name in columns]
+    decimal = pa.decimal128(DIGITS, PLACES_MAX)
+    kinds = [TYPES.get(name, "string") for name in columns]
+    types = [decimal if kind == "decimal" else getattr(pa, kind)() for kind in kinds]
     schema = pa.schema(
         [pa.field(name, kind, nullable=False) for name, kind in zip(columns, types, strict=True)]
     )

@@ -4,12 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import NamedTuple
 
 from analyzer.billing.reports.day_report import Report, SeriesAmounts
+from analyzer.billing.reports.row_formats import Cell
 from analyzer.plan.groupings import parse_grouping
-from analyzer.plan.meter_units import STORED_IN
+from analyzer.plan.meter_units import HUMAN_UNITS, STORED_IN, WHOLE, human_amount
 from analyzer.plan.meters import JOINS
+
+
+class HumanCells(NamedTuple):
+    """The amounts of a line in a unit that people read, exactly."""
+
+    human_value: Decimal
+    human_denied: Decimal
+    human_unit: str
+
+
+def human_cells(value: int, denied: int, stored_in: str) -> HumanCells:
+    """Returns two amounts in the unit that people read; `stored_in` is the one in which they are stored.
+
+    >>> human_cells(90_000_000, 0, "microseconds")
+    HumanCells(human_value=Decimal('90.000000'), human_denied=Decimal('0.000000'), human_unit='s')
+    """
+    unit = HUMAN_UNITS.get(stored_in, WHOLE).symbol
+    return HumanCells(human_amount(value, stored_in), human_amount(denied, stored_in), unit)
 
 
 class ReportLine(NamedTuple):
@@ -24,6 +44,8 @@ class ReportLine(NamedTuple):
     unit: str  # in which the amounts are stored; "" for whole numbers
     value: int
     denied: int
+    provisional: bool  # whether a day is not closed
+    human: HumanCells | tuple[()] = ()  # of a report with human units
 
 
 @dataclass(slots=True)
@@ -53,13 +75,15 @@ def usage_lines(
     report: Report, rows: Iterable[SeriesAmounts], units: Mapping[str, str], sums: ReportSums
 ) -> Iterator[ReportLine]:
     """Yields the lines of rows, by name, resource and meter; `sums` is complete after the last one."""
-    first, last = report.days[0].date, report.days[-1].date
+    first, last, provisional = report.days[0].date, report.days[-1].date, not report.is_final
     for row in rows:
         sums.add(row, report.meters)
         for meter in sorted(row.amounts):
             unit = STORED_IN.get(units.get(meter, ""), "")
             series = (first, last, report.zone, row.name, row.resource)
-            yield ReportLine(*series, meter, unit, *row.amounts[meter])
+            amounts = row.amounts[meter]
+            human = human_cells(*amounts, unit) if report.human_units else ()
+            yield ReportLine(*series, meter, unit, *amounts, provisional, human)
 
 
 def report_columns(report: Report) -> list[str]:
@@ -67,15 +91,16 @@ def report_columns(report: Report) -> list[str]:
     grouping = parse_grouping(report.grouping)
     key = grouping.name if grouping.key is None else grouping.key.field
     by_resource = grouping.resource is not None
-    names = ["from", "to", "zone", key, "resource", "meter", "unit", "value", "denied"]
+    names = ["from", "to", "zone", key, "resource", "meter", "unit", "value", "denied", "provisional"]
     if key == "resource" or not by_resource:
         del names[4]
-    return names
+    return [*names, *(HumanCells._fields if report.human_units else ())]
 
 
-def line_cells(line: ReportLine, columns: Sequence[str]) -> list[str | int]:
+def line_cells(line: ReportLine, columns: Sequence[str]) -> list[Cell]:
     """Returns the cells of a line for these columns."""
-    cells: list[str | int] = list(line)
-    if len(columns) < len(cells):
+    *exact, human = line
+    cells = [*exact, *human]
+    if columns[4] != "resource":
         del cells[4]
     return cells

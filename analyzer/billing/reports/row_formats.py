@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
 from typing import NamedTuple
 
 from analyzer.billing.reports.parquet_rows import encode_parquet
@@ -13,7 +14,7 @@ from analyzer.billing.reports.parquet_rows import encode_parquet
 EXECUTED = ("=", "+", "-", "@", "\t", "\r", "\n")  # a spreadsheet takes a cell that begins so for a formula
 LINES_AT_ONCE = 1_000
 
-Cell = str | int
+Cell = str | int | Decimal  # a decimal stands there with all its digits, in JSON as text
 Rows = Iterable[Sequence[Cell]]
 
 
@@ -26,14 +27,22 @@ def encode_csv(columns: Sequence[str], rows: Rows) -> Iterator[bytes]:
     writer = csv.writer(buffer)
     writer.writerow(columns)
     for number, row in enumerate(rows, start=1):
-        writer.writerow([_harmless(cell) for cell in row])
+        writer.writerow([_csv_cell(cell) for cell in row])
         if number % LINES_AT_ONCE == 0:
             yield _taken(buffer)
     yield _taken(buffer)
 
 
-def _harmless(cell: Cell) -> Cell:
+def _csv_cell(cell: Cell) -> Cell:
+    if isinstance(cell, bool):
+        return str(cell).lower()
+    if isinstance(cell, Decimal):
+        return _digits(cell)
     return f"'{cell}" if isinstance(cell, str) and cell.startswith(EXECUTED) else cell
+
+
+def _digits(number: object) -> str:
+    return f"{number:f}"  # `str` would write an exponent
 
 
 def _taken(buffer: io.StringIO) -> bytes:
@@ -52,7 +61,7 @@ def encode_json_lines(objects: Iterable[Mapping[str, object]]) -> Iterator[bytes
     """Yields the objects, one per line of text."""
     buffer = io.StringIO(newline="")
     for number, fields in enumerate(objects, start=1):
-        buffer.write(json.dumps(fields, ensure_ascii=False, separators=(",", ":")))
+        buffer.write(json.dumps(fields, ensure_ascii=False, separators=(",", ":"), default=_digits))
         buffer.write("\n")
         if number % LINES_AT_ONCE == 0:
             yield _taken(buffer)

@@ -6,11 +6,13 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import date, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 from zoneinfo import ZoneInfo
 
 from analyzer.billing.days.day_rows import day_at
 from analyzer.billing.reports.day_report import NotFrozen
+from analyzer.billing.reports.own_periods import MONTH, last_of_month
 from analyzer.counting.usage import counted_values
 from analyzer.faces.cli.described_options import Option
 from analyzer.faces.cli.exit_codes import usage_error
@@ -28,9 +30,21 @@ ZoneOption = Annotated[
 ]
 FrozenGroupingOption = Annotated[str, Option(metavar="GROUPING", help="One of the groupings of [billing].")]
 MeterOption = Annotated[str | None, Option(metavar="NAME", help="Only this meter.")]
+OutOption = Annotated[
+    Path | None,
+    Option(
+        metavar="FILE",
+        help="Write FILE, and FILE.manifest.json, whole or not at all; of days that are not closed "
+        "day.provisional.csv for day.csv.",
+    ),
+]
+UnitsOption = Annotated[
+    bool, Option("--units", help="Also write amounts in s, GB, or units of money, beside the exact ones.")
+]
 RANGE = re.compile(r"(\d{4}-\d{2}-\d{2})\.\.(\d{4}-\d{2}-\d{2})")
 PERIODS = ("day", "week", "month")
 CORRECTIONS = "corrections"
+PERIOD = "period"
 LONGEST = timedelta(days=3_660)
 
 
@@ -74,9 +88,9 @@ def _dates(engine: sa.Engine, what: str, when: str, zone: str) -> Dates:
         return Dates(first, last)
     if what not in PERIODS:
         raise usage_error(
-            f"{what}: write day, week, month, corrections, or dates such as 2026-11-01..2026-11-20"
+            f"{what}: write day, week, month, period, corrections, or dates such as 2026-11-01..2026-11-20"
         )
-    month = re.fullmatch(r"(\d{4}-\d{2})", when)
+    month = MONTH.fullmatch(when)
     day = date.fromisoformat(date_of(engine, f"{when}-01" if month and what == "month" else when, zone))
     if what == "week":
         monday = day - timedelta(days=day.weekday())
@@ -86,6 +100,13 @@ def _dates(engine: sa.Engine, what: str, when: str, zone: str) -> Dates:
         following = (begin + timedelta(days=31)).replace(day=1)
         return Dates(str(begin), str(following - timedelta(days=1)))
     return Dates(str(day), str(day))
+
+
+def day_of_period(engine: sa.Engine, when: str, zone: str) -> date:
+    """A day of each caller's period: in it, or in the month that it begins in. Exits with 2 for neither."""
+    if MONTH.fullmatch(when):
+        return last_of_month(date.fromisoformat(date_of(engine, f"{when}-01", zone)))
+    return date.fromisoformat(date_of(engine, when, zone))
 
 
 @contextmanager

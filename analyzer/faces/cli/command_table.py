@@ -121,6 +121,10 @@ BILLING = CommandGroup(
             (
                 Command("write", "verbs.report:write", "Write what was counted of closed days."),
                 Command(
+                    "statement", "verbs.report_statement:statement",
+                    "Write a customer's statement as a page to print.",
+                ),
+                Command(
                     "send", "verbs.report_sending:send",
                     "Deliver the usage of closed days to a billing service.",
                 ),

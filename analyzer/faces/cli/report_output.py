@@ -56,11 +56,23 @@ def print_content(content: Iterable[bytes]) -> None:
     sys.stdout.flush()
 
 
+def provisional_name(out: Path) -> Path:
+    """Returns where a file is written while a day of it is not closed.
+
+    >>> provisional_name(Path("day.csv")).name
+    'day.provisional.csv'
+    """
+    return out.with_name(f"{out.stem}.provisional{out.suffix}")
+
+
 def write_with_manifest(out: Path, content: Iterable[bytes], contents: Contents, sums: ReportSums) -> None:
     """Writes a file and its manifest, each whole or not at all. `sums` are complete after the content.
 
+    A provisional one has `.provisional` in its name, so that it never stands where a final one is expected.
     Exits with 2 when it cannot be written.
     """
+    if not contents.is_final:
+        out = provisional_name(out)
     manifest = out.with_name(out.name + MANIFEST)
     try:
         file_state, named = file_at(out), None

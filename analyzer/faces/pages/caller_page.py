@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, cast
+from urllib.parse import urlencode
 from zoneinfo import ZoneInfo
 
 from analyzer.callers.explained_caller import ExplainedCaller, explained_caller
@@ -30,6 +31,7 @@ from gatekeeper.model import WITHOUT_END
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 MAP_S = 28 * 86_400
 HOUR_S = 3_600
+STATEMENTS = 3  # months
 HISTORY_S = 40 * 86_400  # as long as the history of locks is kept
 
 POLICY_COLUMNS = (
@@ -41,6 +43,9 @@ POLICY_COLUMNS = (
 HISTORY_COLUMNS = (
     Column("began", "Locked", "time"), Column("ended", "Until", "time"), Column("policy", "Policy", "policy"),
     Column("action", "Action"), Column("detail", "Why"), Column("overshoot", "Admitted beyond", "count"),
+)  # fmt: skip
+STATEMENT_COLUMNS = (
+    Column("month", "Begins in"), Column("zone", "Days of"), Column("address", "Statement"),
 )  # fmt: skip
 RESOURCE_COLUMNS = (
     Column("resource", "Resource"), Column("requests", "Requests", "count"),
@@ -68,6 +73,7 @@ def caller(request: PageRequest) -> Content:
         PageTable("policies", "Use of each policy", POLICY_COLUMNS, policies, "No policy judges it."),
         PageTable("resources", "Busiest resources of the last day", RESOURCE_COLUMNS, fields["resources"],
               "Resources are not counted: add caller+resource to groupings in [[sources]]."),
+        _statements(request, name),
         PageTable("history", "Locks of the last 40 days", HISTORY_COLUMNS, fields["history"],
               "It was never locked."),
     ]  # fmt: skip
@@ -81,6 +87,20 @@ def caller(request: PageRequest) -> Content:
         forms=_forms(request, explained, policies) if request.visitor.may_act("operate") else (),
         tables=tables,
     )
+
+
+def _statements(request: PageRequest, name: str) -> PageTable:
+    """Returns the statements of the last months, one for each zone that days are closed in."""
+    day, rows = datetime.fromtimestamp(request.filters.now_s, UTC).date(), []
+    for _ in range(STATEMENTS):
+        month = f"{day:%Y-%m}"
+        rows += [
+            {"month": month, "zone": zone,
+             "address": "/statement?" + urlencode({"caller": name, "month": month, "zone": zone})}
+            for zone in request.context.settings.billing.zones
+        ]  # fmt: skip
+        day = day.replace(day=1) - timedelta(days=1)
+    return PageTable("statements", "Statements", STATEMENT_COLUMNS, rows, "No zone is in [billing] zones.")
 
 
 def _part(used: int, limit: int | None) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from datetime import datetime
+from datetime import date, datetime
 from functools import partial
 from http import HTTPStatus
 from importlib.resources import files
@@ -21,8 +21,10 @@ from starlette.responses import FileResponse, HTMLResponse, RedirectResponse
 
 from analyzer.acting.foreseen import NotConfirmed
 from analyzer.billing.reports.day_report import NotFrozen, read_report, report_rows
+from analyzer.billing.reports.own_periods import MONTH, last_of_month
 from analyzer.billing.reports.report_lines import ReportSums, line_cells, report_columns, usage_lines
 from analyzer.billing.reports.row_formats import encode_csv
+from analyzer.billing.reports.statement import read_statement
 from analyzer.faces.api.endpoint_table import ENDPOINTS
 from analyzer.faces.api.endpoints import ApiContext, ApiRequest, Endpoint, NotPossible, NotThere
 from analyzer.faces.api.request_bodies import body_of
@@ -34,6 +36,7 @@ from analyzer.faces.pages.page_content import Content, PageTable
 from analyzer.faces.pages.page_filters import MODES, SPANS_S, filters_of
 from analyzer.faces.pages.page_list import PAGES
 from analyzer.faces.pages.page_request import Page, PageRequest, share_text
+from analyzer.faces.pages.statement_page import statement_html
 from analyzer.faces.pages.visitors import (
     COOKIE,
     SignInNeeded,
@@ -42,6 +45,7 @@ from analyzer.faces.pages.visitors import (
     require_own_page,
     set_cookie,
 )
+from analyzer.judging.caller_limits import subject_named
 from analyzer.kernel.errors import AnalyzerError, StoreAway
 from analyzer.kernel.secrets import masked
 from analyzer.server.problems import HttpProblem
@@ -50,6 +54,7 @@ from gatekeeper.model import WITHOUT_END
 ZONE_COOKIE = "gatelock-zone"  # set by the browser's script
 EVENTS_PATH = "/events"
 DOWNLOAD = "/download/report"
+STATEMENT = "/statement"
 # Nothing is loaded from anywhere else, no script or style stands in a page, and no page is framed.
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -57,6 +62,10 @@ HEADERS = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "same-origin",
     "cache-control": "no-store",
+}
+STATEMENT_HEADERS = HEADERS | {  # a page to save and print: its style is in it
+    "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; "
+    "base-uri 'none'; form-action 'none'"
 }
 TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
@@ -102,6 +111,7 @@ def add_pages(app: FastAPI, context: ApiContext, visitors: Visitors) -> None:
     _add_sign_in(app, visitors, drawing)
     _add_files(app)
     app.add_route(DOWNLOAD, _guarded(drawing, _report_file(context, visitors, workers)), methods=["GET"])
+    app.add_route(STATEMENT, _guarded(drawing, _statement_page(context, visitors, workers)), methods=["GET"])
 
 
 def _page(
@@ -192,6 +202,31 @@ def _written_report(context: ApiContext, day: str, zone: str) -> Path:
         for part in encode_csv(columns, (line_cells(line, columns) for line in lines)):
             file.write(part)
     return Path(file.name)
+
+
+def _statement_page(context: ApiContext, visitors: Visitors, workers: Workers) -> Callable[[Request], Any]:
+    """Answers with a statement, byte for byte as `gatelock billing report statement` makes it."""
+
+    async def answer(request: Request) -> Response:
+        visitor = await visitors.visitor(request)
+        _require(visitor, "view")
+        name, month, zone = (request.query_params.get(key, "") for key in ("caller", "month", "zone"))
+        if not name or zone not in context.settings.billing.zones or MONTH.fullmatch(month) is None:
+            raise NotThere("there is no such statement: choose one from the page of a caller")
+        html: str = await workers.run(partial(_statement_html, context, name, month, zone))
+        return HTMLResponse(html, headers=STATEMENT_HEADERS)
+
+    return answer
+
+
+def _statement_html(context: ApiContext, name: str, month: str, zone: str) -> str:
+    settings = context.settings
+    counted = name if subject_named(name).kind == "tenant" else settings.counted_name(name)
+    try:
+        day = last_of_month(date.fromisoformat(f"{month}-01"))
+        return statement_html(read_statement(context.engine, counted, zone, day), settings.units())
+    except (NotFrozen, ValueError) as error:
+        raise NotPossible(str(error)) from error
 
 
 def _guarded(drawing: Drawing, answer: Callable[[Request], Any]) -> Callable[[Request], Any]:

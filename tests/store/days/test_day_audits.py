@@ -258,7 +258,7 @@ def test_a_report_file_is_compared_with_its_manifest_and_the_tables(
     found = written("day.csv").differences
     assert found[0].startswith("day.csv: its sha256 is ")
     assert found[1].startswith("day.csv, line 2: it has ")
-    assert ",requests,,4,0', and the tables have " in found[1]
+    assert ",requests,,4,0,false', and the tables have " in found[1]
     file.write_bytes(before)
     tamper(closed.engine, "update frozen_counts set value_0 = 1 where day = 1")
     assert [one.split(":")[0] for one in written("day.csv").differences] == [

@@ -196,7 +196,7 @@ def test_a_file_that_cannot_be_written_whole_leaves_the_one_before(tmp_path: Pat
 
 @pytest.mark.parametrize("name", ["=1+1", "+1", "-1", "@sum", "\ttab"])
 def test_no_cell_is_executed_by_a_spreadsheet(here: Installation, name: str) -> None:
-    line = ReportLine("2026-11-20", "2026-11-20", "UTC", name, "", "requests", "", -1, 0)
+    line = ReportLine("2026-11-20", "2026-11-20", "UTC", name, "", "requests", "", -1, 0, False)
     columns = report_columns(here.report())
     written = b"".join(encode_csv(columns, [line_cells(line, columns)])).decode()
     assert written.count("\r\n") == 2, "RFC 4180"
@@ -303,6 +303,7 @@ def test_parquet_has_the_rows_with_their_types(here: Installation) -> None:
         *((name, "string") for name in ("zone", "caller", "meter", "unit")),
         ("value", "int64"),
         ("denied", "int64"),
+        ("provisional", "bool"),
     ]
     day = date.fromisoformat(here.date())
     rows = [(row["from"], row["caller"], row["meter"], row["value"]) for row in table.to_pylist()]

@@ -146,6 +146,26 @@ def test_a_caller_is_locked_and_unlocked_and_the_application_obeys(
 
 
 @pytest.mark.parametrize("database", ["sqlite"])
+def test_a_statement_is_printed_on_a4_without_anything_from_elsewhere(browser: Browser, address: str) -> None:
+    with browser.new_context(viewport={"width": 794, "height": 1123}) as context:
+        console = Console(context)
+        page = console.page
+        page.goto(f"{address}/caller?caller=api_key:acme")
+        page.goto(address + str(page.locator('a[href^="/statement"]').first.get_attribute("href")))
+        expect(page.locator("h1")).to_have_text("api_key:acme")
+        assert page.locator("h1").evaluate("one => getComputedStyle(one).fontSize") == "26.6667px"
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        SHOTS.mkdir(parents=True, exist_ok=True)
+        page.screenshot(path=SHOTS / "statement.png", full_page=True)
+        page.emulate_media(media="print")
+        assert page.evaluate("getComputedStyle(document.body).margin") == "0px"
+        assert page.pdf(prefer_css_page_size=True).startswith(b"%PDF")
+        assert found_by_axe(page) == []
+        assert console.said == []
+        assert {one for one in console.asked if not one.startswith(address)} == set()
+
+
+@pytest.mark.parametrize("database", ["sqlite"])
 def test_a_page_shows_a_new_lock_by_itself_and_keeps_what_is_drawn(
     console: Console, address: str, engine: sa.Engine
 ) -> None:

@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import re
+from html import escape, unescape
 
 import httpx2
 import pytest
@@ -312,6 +313,31 @@ def test_an_unknown_thing_is_refused_with_a_page(client: httpx2.Client) -> None:
     assert client.get("/caller").status_code == 404
     assert client.get("/download/report?day=2026-01-01&zone=UTC").status_code == 422
     assert client.get("/download/report?day=today&zone=UTC").status_code == 404
+
+
+def test_the_page_of_a_caller_leads_to_its_statements(client: httpx2.Client, engine: sa.Engine) -> None:
+    caller_page = client.get("/caller", params={"caller": HOSTILE}).text
+    addresses = [unescape(found) for found in re.findall(r'href="(/statement[^"]*)"', caller_page)]
+    assert len(addresses) == 3
+    answer = client.get(addresses[0])
+    assert answer.status_code == 200
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    assert "script-src" not in answer.headers["content-security-policy"]
+    assert f"<h1>{escape(HOSTILE)}</h1>" in answer.text.replace("&#34;", "&quot;")
+    assert "<script" not in answer.text
+    [requests] = re.findall(r"<td>requests</td>.*?</tr>", answer.text, re.DOTALL)
+    assert re.findall(r">\s*(\d+)\s*<", requests) == ["7", "0", "7", "0"], "used, corrected, in all, denied"
+
+
+def test_statements_need_a_sign_in_and_an_existing_month(client: httpx2.Client, engine: sa.Engine) -> None:
+    in_zone = "/statement?caller=user:x&zone=UTC"
+    token = token_of(engine, "view")
+    assert client.get(f"{in_zone}&month=2026-11").status_code == 303
+    sign_in(client, token)
+    for wrong in ("/statement?month=2026-11&zone=UTC", "/statement?caller=user:x&month=2026-11", in_zone):
+        assert client.get(wrong).status_code == 404
+    assert client.get(f"{in_zone}&month=2026-13").status_code == 422
+    assert client.get(f"{in_zone}&month=2026-11").status_code == 200
 
 
 def test_the_events_are_for_those_who_signed_in(client: httpx2.Client, engine: sa.Engine) -> None:
