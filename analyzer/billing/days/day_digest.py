@@ -25,6 +25,7 @@ from analyzer.kernel.tables.billing_tables import (
 
 ROWS_AT_ONCE = 1_000
 FINGERPRINT_CHARS = 16
+UNSIGNED = ("reason", "salt")  # `reason_digest` is signed in their place
 
 
 class DigestKey:
@@ -78,7 +79,7 @@ def _lines(db: sa.Connection, day: Day) -> Iterator[str]:
         *key_columns(day_positions),
         positions.target,
         positions.cut,
-        positions.left_out,
+        positions.reason_digest,
         positions.who,
         positions.is_gone,
     ]
@@ -88,7 +89,8 @@ def _lines(db: sa.Connection, day: Day) -> Iterator[str]:
         (adjustments, adjustments.c.booked == day.id),
         (corrections, corrections.c.booked == day.id),
     ):
-        yield from _rows(db, table, list(table.columns), condition, list(table.primary_key.columns))
+        signed = [column for column in table.columns if column.name not in UNSIGNED]
+        yield from _rows(db, table, signed, condition, list(table.primary_key.columns))
 
 
 def _rows(

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from analyzer.billing.days.day_rows import Day
+from analyzer.billing.days.signed_reasons import reason_signature
 from analyzer.counting.gaps import OPEN
 from analyzer.kernel.database.engine import insert, reading
 from analyzer.kernel.database.partition_keys import (
@@ -122,7 +123,7 @@ def awaited_now(engine: sa.Engine, day: Day) -> list[AwaitedPartition]:
 
 def leave_out(db: sa.Connection, day: Day, part: Partition, who: str, reason: str) -> None:
     """Has the day not wait for a partition."""
-    left_out = {"left_out": reason, "who": who}
+    left_out = {"left_out": reason, "who": who, **reason_signature(reason)}
     added = insert(db, day_positions).values(day=day.id, is_gone=0, **partition_values(part), **left_out)
     db.execute(added.on_conflict_do_update(index_elements=day_positions.primary_key, set_=left_out))
 
