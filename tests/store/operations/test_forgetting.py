@@ -81,6 +81,28 @@ class Installation:
         store.activate(PLAN)
         store.begin(PART, 0)
 
+    def fill(self) -> None:
+        """Has the caller stand in as many tables as it can."""
+        yesterday_s = now_s(self.engine) - DAY_S
+        with writing(self.engine) as db:
+            add_day(db, "UTC", yesterday_s)
+        yesterday = [self.request(NAME, f"y{at}", DAY_S) for at in range(2)]
+        self.flush(*yesterday, self.request(BOB, "y2", DAY_S))
+        billing = Billing(grace_s=0.0)
+        day_closing = DayClosing(
+            self.engine, billing, lambda _: {}, lambda: "mark", lambda: now_s(self.engine) * 1000
+        )
+        while day_closing.step():
+            pass
+        late = self.request(NAME, "late", DAY_S)
+        self.flush(late, b'{"key": "acme", "ts": "unreadable"}', b'{"key": "acme-2", "ts": "unreadable"}')
+        today = [self.request(NAME, f"t{at}") for at in range(6)]
+        self.flush(*today, self.request(BOB, "b"), self.request(LONGER, "l"))
+        set_callers(self.engine, {NAME: Profile("pro", "acorp")}, "ann@here", f"{NAME} has paid", new_mark)
+        asked = OverrideRequest("limit", Subject("caller", NAME), "monthly", 5)
+        add_override(self.engine, asked, "ann@here", "a friend", new_mark)
+        self.flush(self.request(NAME, "t6"), self.request(BOB, "b2"))
+
     def plan(self) -> tuple[int, Plan]:
         with reading(self.engine) as db:
             return plans.active(db)
@@ -145,25 +167,8 @@ def _has(value: object, text: str) -> bool:
 
 @pytest.fixture
 def installation(engine: sa.Engine, store: SqlStore) -> Installation:
-    """An installation in which the caller stands in as many tables as it can."""
     here = Installation(engine, store)
-    yesterday_s = now_s(engine) - DAY_S
-    with writing(engine) as db:
-        add_day(db, "UTC", yesterday_s)
-    yesterday = [here.request(NAME, f"y{at}", DAY_S) for at in range(2)]
-    here.flush(*yesterday, here.request(BOB, "y2", DAY_S))
-    billing = Billing(grace_s=0.0)
-    day_closing = DayClosing(engine, billing, lambda _: {}, lambda: "mark", lambda: now_s(engine) * 1000)
-    while day_closing.step():
-        pass
-    late = here.request(NAME, "late", DAY_S)
-    here.flush(late, b'{"key": "acme", "ts": "unreadable"}', b'{"key": "acme-2", "ts": "unreadable"}')
-    today = [here.request(NAME, f"t{at}") for at in range(6)]
-    here.flush(*today, here.request(BOB, "b"), here.request(LONGER, "l"))
-    set_callers(engine, {NAME: Profile("pro", "acorp")}, "ann@here", f"{NAME} has paid", new_mark)
-    asked = OverrideRequest("limit", Subject("caller", NAME), "monthly", 5)
-    add_override(engine, asked, "ann@here", "a friend", new_mark)
-    here.flush(here.request(NAME, "t6"), here.request(BOB, "b2"))
+    here.fill()
     return here
 
 
