@@ -1,4 +1,4 @@
-"""What a name without its kind may also mean: texts with it stay as they are then."""
+"""Other meanings of a name without its kind: a text that has it alone stays as it is."""
 
 from __future__ import annotations
 

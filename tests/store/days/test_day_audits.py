@@ -170,7 +170,7 @@ def test_a_reason_that_was_changed_is_found(closed: ClosedDays) -> None:
 
 
 def test_a_reason_without_its_salt_is_not_compared_and_the_audit_says_so(closed: ClosedDays) -> None:
-    """As forgetting a caller leaves it. All else of the correction stays: the database refuses the rest."""
+    """Forgetting a caller leaves it like this. The database refuses any other change of a correction."""
     with closed.engine.begin() as db:
         db.exec_driver_sql(f"{REASON}, salt = ''")
     audited = closed.audit(1)
