@@ -240,8 +240,8 @@ def forget(context: ActContext, caller: CallerName) -> Done:
     """Replace a caller's name by a pseudonym, everywhere and for good.
 
     Its counts, closed days and sums stay. Its locks, overrides and facts are deleted; requests that are
-    counted later, replays too, are counted under the pseudonym. It has to be confirmed: the name cannot be
-    brought back. The reason must not have the name.
+    counted later, replays too, are counted under the pseudonym. Reasons of operators get it, too; --dry-run
+    lists those with the name. It has to be confirmed: the name cannot be brought back.
     """
     if context.by.is_shown_only:
         foreseen = foresee_forget(context, caller)

@@ -1,4 +1,4 @@
-"""What a day waits for, in words, with the command that ends it and loses nothing."""
+"""Sentences about the partitions that a day waits for, each with a command; of renamed files, an import."""
 
 from __future__ import annotations
 

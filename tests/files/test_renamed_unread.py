@@ -158,7 +158,7 @@ def test_a_renamed_file_that_is_not_there_is_left_to_the_operator_to_find(
     assert "bytes of it" not in shown
 
 
-def test_files_of_one_path_are_told_apart() -> None:
+def test_files_of_one_path_have_different_names() -> None:
     first, second, copy = (
         Partition("file", topic_id, 0, "web", "app.log")
         for topic_id in ("3f9a2b1c77", "90d1e4c2aa", "90d1e4c2aa#1")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from urllib.parse import unquote
+from contextlib import suppress
 
 FORGOTTEN = b"(forgotten)"  # in place of a sample that names a forgotten caller
 WITHHELD = b"(withheld)"  # in place of a sample whose caller is counted by a digest
 HIDDEN = (FORGOTTEN, WITHHELD)
 
+PERCENT = re.compile(rb"%([0-9A-Fa-f]{2})")  # as URLs escape a byte
 QUOTED = re.compile(r'(?:[^"\\]|\\.)+')  # between two quotation marks, as JSON escapes what is within
 # Characters that few names have, and then those that some names have as well.
 SEPARATORS = re.compile(r"[\s\"'`=&?,;|(){}\[\]<>]+"), re.compile(r"[^\w@.+~-]+")
@@ -23,22 +24,20 @@ def texts_within(sample: bytes) -> set[str]:
 
     >>> {'dan, "d"', "dan", "key"} <= texts_within(b'{"key": "dan, \\"d\\"", "n')
     True
+    >>> "dan, d" in texts_within(b'{"message": "{\\"key\\": \\"dan, d\\"}"}')
+    True
     """
-    text = sample.decode(errors="replace")
-    texts = set(_texts(text))
-    if "%" in text:
-        texts.update(_texts(unquote(text)))
-    return texts - {""}
+    plain = PERCENT.sub(lambda match: bytes.fromhex(match[1].decode()), sample)
+    return {text for form in {sample, plain} for text in _texts(form.decode(errors="replace"))} - {""}
 
 
 def _texts(text: str) -> Iterator[str]:
+    yield text
     for quoted in QUOTED.findall(text):
         yield quoted
-        if "\\" in quoted:
-            try:
-                yield json.loads(f'"{quoted}"', strict=False)
-            except ValueError:
-                continue
+        if "\\" in quoted:  # perhaps a record within the envelope of a shipper
+            with suppress(ValueError):
+                yield from _texts(json.loads(f'"{quoted}"', strict=False))
     for separators in SEPARATORS:
         for part in separators.split(text):
             yield part

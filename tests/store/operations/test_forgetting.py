@@ -229,7 +229,7 @@ def test_a_text_that_may_mean_something_else_stays_and_is_listed(installation: I
         ("user:monthly", "a name in the configuration"),
         ("user:acme", "the caller api_key:acme"),
         ("user:pro", "a plan"),
-        ("user:nobody", ""),
+        ("user:absent", ""),
     ],
 )
 def test_what_else_a_name_without_its_kind_means(installation: Installation, name: str, meaning: str) -> None:
