@@ -25,7 +25,7 @@ from analyzer.billing.days.targets import awaited_now, distinct_names
 from analyzer.billing.hand_over.deliveries import stored_deliveries
 from analyzer.billing.reports.day_status import day_statuses, stored_positions
 from analyzer.build import ends_of_logs, make_billing, wall_ms
-from analyzer.faces.awaited_files import describe
+from analyzer.faces.awaited_partitions import describe
 from analyzer.faces.cli.audited_days import audit_day, digest_keys, say_differences
 from analyzer.faces.cli.billing_options import ZoneOption, date_of, zone_of
 from analyzer.faces.cli.confirmation import YesOption, is_confirmed

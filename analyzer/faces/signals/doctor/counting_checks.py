@@ -15,7 +15,7 @@ from analyzer.counting.usage import UsageQuery, usage_rows
 from analyzer.counting.usage_windows import counted_range
 from analyzer.delays.exceeded_overshoots import recent_overshoots
 from analyzer.delays.partition_delays import measured_by_owner
-from analyzer.faces.awaited_files import describe
+from analyzer.faces.awaited_partitions import describe
 from analyzer.faces.signals.doctor.observations import LISTED_MAX, Installation, Observation
 from analyzer.plan.meters import DAY_S, REQUESTS
 
