@@ -232,7 +232,9 @@ def test_a_text_that_may_mean_something_else_stays_and_is_listed(installation: I
         ("user:absent", ""),
     ],
 )
-def test_what_else_a_name_without_its_kind_means(installation: Installation, name: str, meaning: str) -> None:
+def test_other_meanings_of_a_name_without_its_kind(
+    installation: Installation, name: str, meaning: str
+) -> None:
     assert other_meaning(installation.engine, Renaming(name, "X", "ref")) == meaning
 
 
