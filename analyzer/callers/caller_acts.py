@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Annotated
@@ -36,6 +37,7 @@ from analyzer.callers.caller_changes import (
 from analyzer.callers.caller_file import checked_profile, read_file
 from analyzer.callers.changed_limits import CALLERS_MAX
 from analyzer.callers.forgetting.forget_caller import foresee_forgetting, forget_caller
+from analyzer.callers.forgetting.replaced_texts import NamedText
 from analyzer.config.amounts import parsed_amount
 from analyzer.judging.caller_limits import Profile, Subject, subject_named
 from analyzer.judging.judge import Judged
@@ -46,11 +48,13 @@ from analyzer.judging.sql.plans import plan_in_force
 from analyzer.kernel.database.clock import database_now, millis
 from analyzer.kernel.database.dialects import dialect_of
 from analyzer.kernel.errors import StoreAway
+from analyzer.kernel.logs import printable
 from analyzer.kernel.sentences import plural
 from analyzer.plan.meter_units import Unit
 from analyzer.plan.policies import OverrideKind, Policy, base_name
 
 PAUSE_MAX_S = 1.0  # between two transactions of a file, on SQLite
+TEXTS_SHOWN = 20
 DAYS_MAX = 100 * 366  # more is probably a typing error
 OVERRIDES: tuple[OverrideKind, ...] = ("limit", "grant", "exempt")
 
@@ -236,26 +240,46 @@ def forget(context: ActContext, caller: CallerName) -> Done:
     """Replace a caller's name by a pseudonym, everywhere and for good.
 
     Its counts, closed days and sums stay. Its locks, overrides and facts are deleted; requests that are
-    counted later, replays too, are counted under the pseudonym. It has to be confirmed: the name cannot be
-    brought back. The reason must not have the name.
+    counted later, replays too, are counted under the pseudonym. Reasons of operators get it, too; --dry-run
+    lists those with the name. It has to be confirmed: the name cannot be brought back.
     """
     if context.by.is_shown_only:
         foreseen = foresee_forget(context, caller)
         return Done([{**foreseen.fields, "changed": False}], foreseen.sentences)
-    result = forget_caller(context.engine, context.counted(caller), context.by.who, context.by.why, new_mark)
-    sentence = f"the caller is {result.pseudonym} from now on; {plural(result.rows, 'row')} had its name"
-    return Done([{"pseudonym": result.pseudonym, "rows": result.rows, "is_new": result.is_new}], [sentence])
+    key = context.counted(caller)
+    result = forget_caller(context.engine, key, context.by.who, context.by.why, new_mark, _clear(caller, key))
+    sentences = [f"the caller is {result.pseudonym} from now on; {plural(result.rows, 'row')} had its name"]
+    if result.kept:
+        shown = _shown_texts(result.kept)
+        sentences.append(f"its name without the kind is {result.meaning}, too, and stays in {shown}")
+    return Done([{"pseudonym": result.pseudonym, "rows": result.rows, "is_new": result.is_new}], sentences)
 
 
 def foresee_forget(context: ActContext, caller: str) -> Foreseen:
     """Returns what `forget` would do."""
     key = context.counted(caller)
-    effect = foresee_forgetting(context.engine, key)
-    sentence = (
+    effect = foresee_forgetting(context.engine, key, _clear(caller, key))
+    sentences = [
         f"forgetting {key} puts a pseudonym in its place for good: {effect.requests:,} requests stay "
         f"counted, {plural(effect.locks, 'lock')} and {plural(effect.overrides, 'override')} end"
-    )
-    return Foreseen([sentence], effect._asdict())
+    ]
+    if effect.texts:
+        but = f", but not without its kind, which is {effect.meaning}, too" if effect.meaning else ""
+        sentences.append(f"it is replaced in {_shown_texts(effect.texts)}{but}")
+    fields = effect._asdict() | {"texts": [text._asdict() for text in effect.texts]}
+    return Foreseen(sentences, fields)
+
+
+def _clear(caller: str, key: str) -> str:
+    """Returns the name of a caller as an operator wrote it, with the kind that it is counted by."""
+    kind, colon, _ = key.partition(":")
+    return kind + colon + caller.removeprefix(kind + colon)
+
+
+def _shown_texts(texts: Sequence[NamedText]) -> str:
+    shown = ", ".join(f"{text.column} ({printable(text.text)})" for text in texts[:TEXTS_SHOWN])
+    more = f" and {len(texts) - TEXTS_SHOWN:,} more" if len(texts) > TEXTS_SHOWN else ""
+    return f"{plural(len(texts), 'text')}: {shown}{more}"
 
 
 def _subject(

@@ -54,9 +54,10 @@ $owner$;
 -- What the analyzer never does.
 REVOKE INSERT, UPDATE, DELETE ON alembic_version FROM gatelock_analyzer;
 -- Frozen rows of a day that is being closed are written more than once; triggers keep those of closed days.
--- To delete old corrections it must lock them, and PostgreSQL asks for the right to update a column for that.
+-- Reasons of corrections lose the names of forgotten callers. To delete old corrections the analyzer must lock
+-- them, and PostgreSQL asks for the right to update a column for that as well.
 REVOKE UPDATE ON corrections FROM gatelock_analyzer;
-GRANT UPDATE (id) ON corrections TO gatelock_analyzer;
+GRANT UPDATE (reason, salt) ON corrections TO gatelock_analyzer;
 
 -- Entries of the chain of what a bill takes as given are appended and nothing else.
 REVOKE UPDATE, DELETE ON chain_entries FROM gatelock_analyzer;

@@ -51,6 +51,22 @@ DELETED_AGE_S = 62 * 86_400
 # Of each table of closed days: the column with the day whose rows a statement would change.
 DAY_COLUMN = {"days": "id", "day_positions": "day", "frozen_counts": "day", "adjustments": "booked"}
 WRITES = "insert or update or delete"
+# A reason changes when a caller in it is forgotten: the salt of its digest is destroyed, and all else stays.
+IS_FORGOTTEN = """
+    to_jsonb(new) ->> 'salt' = '' and to_jsonb(old) ->> 'reason_digest' <> ''
+    and to_jsonb(new) - array['reason', 'left_out', 'salt']
+    = to_jsonb(old) - array['reason', 'left_out', 'salt']
+"""
+KEPT_COLUMNS = {
+    "day_positions": (
+        *("day", "cluster", "topic_id", "partition", "source", "topic", "target", "cut", "reason_digest"),
+        *("who", "is_gone"),
+    ),
+    "corrections": (
+        *("id", "day", "booked", "grouping", "reference", "resource", "meter", "amount", "who"),
+        *("reason_digest", "at_ms"),
+    ),
+}
 
 REFUSE_CLOSED_DAYS = f"""
         create function refuse_closed_days() returns trigger language plpgsql as $$
@@ -75,6 +91,9 @@ REFUSE_CLOSED_DAYS = f"""
                 if tg_op = 'DELETE' and exists (select from deleted_days where day = of_old) then
                     return old;
                 end if;
+                if tg_op = 'UPDATE' and {IS_FORGOTTEN} then
+                    return new;
+                end if;
                 if exists (select from days where id in (of_old, of_new) and state = 'closed') then
                     raise exception '{FROZEN}';
                 end if;
@@ -86,6 +105,9 @@ REFUSE_CLOSED_DAYS = f"""
 REFUSE_CHANGED_CORRECTIONS = f"""
         create function refuse_changed_corrections() returns trigger language plpgsql as $$
         begin
+            if tg_op = 'UPDATE' and {IS_FORGOTTEN} then
+                return new;
+            end if;
             raise exception '{KEPT}';
         end $$
         """
@@ -532,7 +554,7 @@ def _billing() -> None:
         *_partition(),
         *_texts("source", "topic"),
         *_optional_numbers("target", "cut"),
-        *_texts("left_out", "who"),
+        *_texts("left_out", "salt", "reason_digest", "who"),
         *_numbers("is_gone"),
     )
     _table(
@@ -558,7 +580,7 @@ def _billing() -> None:
         *_numbers("day", "booked"),
         *_texts("grouping", "reference", "resource", "meter"),
         *_numbers("amount"),
-        *_texts("who", "reason"),
+        *_texts("who", "reason", "salt", "reason_digest"),
         *_numbers("at_ms"),
     )
     _index("corrections", "booked")
@@ -733,7 +755,10 @@ def _guards_of_sqlite() -> list[str]:
         for act in ("insert", "update", "delete")
         if (table, act) != ("days", "insert")
     ]
-    rules += [(f"corrections_kept_{act}", act, "corrections", "", KEPT) for act in ("update", "delete")]
+    rules += [
+        ("corrections_kept_update", "update", "corrections", f"when {_is_changed('corrections')} ", KEPT),
+        ("corrections_kept_delete", "delete", "corrections", "", KEPT),
+    ]
     rules += [(f"chain_entries_kept_{act}", act, "chain_entries", "", SIGNED) for act in ("update", "delete")]
     is_old = f"end_s < cast(strftime('%s', 'now') as integer) - {DELETED_AGE_S}"
     is_closed = f"exists (select 1 from days where id = new.day and state = 'closed' and {is_old})"
@@ -753,6 +778,14 @@ def _closed_condition(table: str, act: str) -> str:
     rows = {"insert": ("new",), "update": ("old", "new"), "delete": ("old",)}[act]
     days = ", ".join(f"{row}.{DAY_COLUMN[table]}" for row in rows)
     if act != "delete":
-        return f"when exists (select 1 from days where id in ({days}) and state = 'closed') "
+        is_closed = f"exists (select 1 from days where id in ({days}) and state = 'closed')"
+        is_changed = f" and {_is_changed(table)}" if act == "update" and table in KEPT_COLUMNS else ""
+        return f"when {is_closed}{is_changed} "
     is_deleted = f"exists (select 1 from deleted_days where day = {days})"
     return f"when exists (select 1 from days where id = {days} and state = 'closed') and not {is_deleted} "
+
+
+def _is_changed(table: str) -> str:
+    """Returns the condition of SQLite that more changes than a reason whose digest loses its salt."""
+    same = " and ".join(f"new.{column} is old.{column}" for column in KEPT_COLUMNS[table])
+    return f"not (new.salt = '' and old.reason_digest != '' and {same})"

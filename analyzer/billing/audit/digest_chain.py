@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from analyzer.billing.audit.day_differences import AuditDifference
 from analyzer.billing.days.day_digest import content_digest
 from analyzer.billing.days.day_rows import Day, stored_days
+from analyzer.billing.days.signed_reasons import changed_reasons
 from analyzer.kernel.digest_key import DigestKey
 from analyzer.kernel.tables.billing_tables import day_audits, days
 
@@ -42,6 +43,7 @@ def digest_differences(db: sa.Connection, day: Day, keys: Sequence[DigestKey]) -
             "its digest does not fit: a row of it, its cut, or what was booked on it was changed, added or"
         )
         yield AuditDifference("digest", f"{sentence} lost since it was closed")
+    yield from (AuditDifference("digest", reason) for reason in changed_reasons(db, day))
 
 
 def chain_differences(

@@ -13,6 +13,7 @@ from analyzer.billing.days.day_rows import Day
 from analyzer.billing.days.deleted_days import is_deleted
 from analyzer.billing.days.frozen_rows import WORK_MB
 from analyzer.billing.days.given_differences import GivenOutcome, compare_given
+from analyzer.billing.days.signed_reasons import unproved_reasons
 from analyzer.counting.grouping_differences import comparisons
 from analyzer.judging.sql import plans
 from analyzer.kernel.database.chain import Signer, signer_of
@@ -101,6 +102,7 @@ def examine_day(engine: sa.Engine, day: Day, keys: Sequence[DigestKey]) -> Audit
         differences += frozen_differences.name_differences(db, day, plan.forgotten)
         differences += frozen_differences.grouping_differences(db, numbers, day, comparisons(db, plan))
         remarks = [] if day.digest_key else [digest_chain.WITHOUT_KEY]
+        remarks += unproved_reasons(db, day)
         if reason := frozen_differences.why_not_comparable(db, numbers, day):
             remarks.append(f"not compared with the buckets: {reason}")
         else:

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from analyzer.billing.days import targets
 from analyzer.billing.days.day_rows import Day, add_day, day_window, hold_open, open_day, stored_days
 from analyzer.billing.days.references import store_references
+from analyzer.billing.days.signed_reasons import reason_signature
 from analyzer.counting.records.forgotten_callers import make_pseudonym
 from analyzer.counting.sql_joins import bounded_sum
 from analyzer.judging.sql import plans
@@ -172,8 +173,10 @@ def correct(engine: sa.Engine, day: Day, correction: Correction, who: str, reaso
             "booked": booked.id,
             "meter": correction.meter,
             "amount": correction.amount,
+            "reason": reason,
+            **reason_signature(reason),
         }
-        added = sa.insert(corrections).values(row | same | {"who": who, "reason": reason, "at_ms": NowMs()})
+        added = sa.insert(corrections).values(row | same | {"who": who, "at_ms": NowMs()})
         stored = db.execute(added.returning(*corrections.c)).mappings().one()
         signed_rows.sign(db, signed_rows.correction(stored))
         about = f"{day}: {key} {correction.resource}".rstrip()

@@ -22,6 +22,7 @@ from analyzer.kernel.tables.billing_tables import (
 )
 
 ROWS_AT_ONCE = 1_000
+UNSIGNED = ("reason", "salt")  # `reason_digest` is signed in their place
 
 
 def content_digest(db: sa.Connection, day: Day) -> str:
@@ -49,7 +50,7 @@ def _lines(db: sa.Connection, day: Day) -> Iterator[str]:
         *key_columns(day_positions),
         positions.target,
         positions.cut,
-        positions.left_out,
+        positions.reason_digest,
         positions.who,
         positions.is_gone,
     ]
@@ -59,7 +60,8 @@ def _lines(db: sa.Connection, day: Day) -> Iterator[str]:
         (adjustments, adjustments.c.booked == day.id),
         (corrections, corrections.c.booked == day.id),
     ):
-        yield from _rows(db, table, list(table.columns), condition, list(table.primary_key.columns))
+        signed = [column for column in table.columns if column.name not in UNSIGNED]
+        yield from _rows(db, table, signed, condition, list(table.primary_key.columns))
 
 
 def _rows(

@@ -107,12 +107,9 @@ class _Comparison:
 
     def _fits(self, expected: Given, entry: ChainEntry) -> bool:
         fields = json.loads(entry.fields)
-        salt = self._salts.get(entry.number)
-        if any(fields.get(name) != value for name, value in expected.fields.items()):
-            return False
-        return salt is None or all(
-            fields.get(name) == chain.text_digest(salt, text) for name, text in expected.texts.items()
-        )
+        salt = self._salts.get(entry.number, b"")
+        digests = {name: chain.text_digest(salt, text) for name, text in expected.texts.items()}
+        return bool(fields == {**expected.fields, **digests})
 
     def without_row(self, kind: EntryKind, subjects: Collection[str]) -> Iterator[tuple[str, ChainEntry]]:
         """Yields the last entry of each subject that has no row any more."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import sqlalchemy as sa
 
 from analyzer.billing.days.day_rows import Day
+from analyzer.billing.days.signed_reasons import reason_signature
 from analyzer.counting.gaps import OPEN
 from analyzer.kernel.database.engine import insert, reading
 from analyzer.kernel.database.partition_keys import (
@@ -16,9 +18,14 @@ from analyzer.kernel.database.partition_keys import (
     partition_values,
     same_partition,
 )
-from analyzer.kernel.model import Partition
+from analyzer.kernel.model import Partition, parent_analyzer
 from analyzer.kernel.tables.billing_tables import day_positions
 from analyzer.kernel.tables.schema import gaps, offsets
+from analyzer.kernel.time_texts import format_second
+from analyzer.sources.files.file_reader import CLUSTER
+
+RENAMED_MS = 5_000  # an analyzer sends the heartbeats of all its files together, each second
+ID_CHARS = 8  # of a topic id, where names of partitions need one
 
 # Returns the ends of the logs that this process can ask for: of those of these partitions, and of further
 # ones that it reads; None for a log that does not exist any more. Raises AnalyzerError.
@@ -32,13 +39,34 @@ class AwaitedPartition(NamedTuple):
     target: int | None  # None: not known yet
     next: int | None  # None: counting has not begun
     gap: str = ""  # why it is stopped, until an operator decides
+    renamed_ms: int | None = None  # of a file that was renamed before its end was read: when it was last read
+    name: str = ""  # that tells it apart from others of one topic or path
 
     def __str__(self) -> str:
+        name = self.name or str(self.part)
+        if self.renamed_ms is not None:
+            read = f"last read at {format_second(self.renamed_ms // 1000)} up to byte {self.next}"
+            return f"{name}: the file was renamed before it was read to its end, {read}"
         if self.target is None:
-            return f"{self.part}: no analyzer has said yet how far it must be counted"
+            return f"{name}: no analyzer has said yet how far it must be counted"
         progress = "is not counted yet" if self.next is None else f"is counted up to {self.next}"
         stopped = f"; it is stopped: {self.gap}" if self.gap else ""
-        return f"{self.part}: {progress}, and must be up to {self.target}{stopped}"
+        return f"{name}: {progress}, and must be up to {self.target}{stopped}"
+
+
+def distinct_names(parts: Iterable[Partition]) -> dict[Partition, str]:
+    """Returns a name of each partition, with the begin of its topic id where several have one topic or path.
+
+    >>> files = [Partition("file", topic, 0, "web", "app.log") for topic in ("3f9a2b1c77", "90d1e4c2aa")]
+    >>> list(distinct_names(files).values()), list(distinct_names(files[:1]).values())
+    (['app.log[0]#3f9a2b1c', 'app.log[0]#90d1e4c2'], ['app.log[0]'])
+    """
+    all_parts = list(parts)
+    names = {part: str(part) for part in all_parts}
+    for chars in (ID_CHARS, None):
+        times = Counter(names.values())
+        names |= {part: f"{part}#{part.topic_id[:chars]}" for part in all_parts if times[names[part]] > 1}
+    return names
 
 
 def untargeted(db: sa.Connection, day: Day) -> list[Partition]:
@@ -109,9 +137,38 @@ def awaited(db: sa.Connection, day: Day) -> list[AwaitedPartition]:
         AwaitedPartition(Partition(*row[:5]), row[5], row[6], row[7] or "") for row in db.execute(behind)
     ]
     unknown = [AwaitedPartition(part, None, _position(db, part)) for part in untargeted(db, day)]
+    waits = [*partitions, *unknown]
+    names = distinct_names(partition.part for partition in waits)
+    renamed_ms = _renamed(db) if waits else {}
     return sorted(
-        [*partitions, *unknown], key=lambda partition: (partition.part.topic, partition.part.number)
+        (
+            partition._replace(name=names[partition.part], renamed_ms=renamed_ms.get(partition.part))
+            for partition in waits
+        ),
+        key=lambda partition: (partition.part.topic, partition.part.number, partition.renamed_ms or 0),
     )
+
+
+def _renamed(db: sa.Connection) -> dict[Partition, int]:
+    """Returns the followed files of which their analyzer reads no more, but a later one under their path.
+
+    With each, when it was last read. An analyzer reads a file that was renamed to its end first, unless it
+    was started after that.
+    """
+    columns = offsets.c
+    statement = sa.select(*partition_columns(offsets), columns.owner, columns.beat_ms).where(
+        columns.cluster == CLUSTER, columns.beat_ms.is_not(None)
+    )
+    read_ms: defaultdict[tuple[str, str, str], dict[Partition, int]] = defaultdict(dict)
+    for *key, owner, beat_ms in db.execute(statement):
+        part = Partition(*key)
+        read_ms[part.source, part.topic, parent_analyzer(owner)][part] = beat_ms
+    return {
+        part: beat_ms
+        for files in read_ms.values()
+        for part, beat_ms in files.items()
+        if beat_ms < max(files.values()) - RENAMED_MS
+    }
 
 
 def awaited_now(engine: sa.Engine, day: Day) -> list[AwaitedPartition]:
@@ -122,7 +179,7 @@ def awaited_now(engine: sa.Engine, day: Day) -> list[AwaitedPartition]:
 
 def leave_out(db: sa.Connection, day: Day, part: Partition, who: str, reason: str) -> None:
     """Has the day not wait for a partition."""
-    left_out = {"left_out": reason, "who": who}
+    left_out = {"left_out": reason, "who": who, **reason_signature(reason)}
     added = insert(db, day_positions).values(day=day.id, is_gone=0, **partition_values(part), **left_out)
     db.execute(added.on_conflict_do_update(index_elements=day_positions.primary_key, set_=left_out))
 

@@ -28,7 +28,7 @@ class CutPartition(NamedTuple):
     begin: int  # without a closed day before: where counting began
     cut: int
     target: int | None
-    left_out: str
+    is_left_out: bool
     is_gone: bool
 
 
@@ -50,7 +50,6 @@ class SkippedGap(NamedTuple):
     start: int
     accepted_to: int
     accepted_by: str
-    reason: str
 
 
 class RetriedRecords(NamedTuple):
@@ -59,7 +58,6 @@ class RetriedRecords(NamedTuple):
     at_ms: int
     records: str
     who: str
-    why: str
 
 
 class Remembered(NamedTuple):
@@ -108,6 +106,7 @@ def _amounts(db: sa.Connection, table: sa.Table, amount: sa.ColumnElement[int]) 
 def count_origin(db: sa.Connection, day: Day, remembered: Sequence[Remembered] = ()) -> dict[str, Any]:
     """Returns where the counts of a day that was cut come from, as JSON.
 
+    Reasons of operators are not among it: they stand in tables from which a forgotten name can be taken.
     `remembered` is what partitions remembered at the cut. Stored when the day is closed: plans, and
     verdicts that were not believed, are deleted some day.
     """
@@ -138,7 +137,7 @@ def _day_before(db: sa.Connection, day: Day) -> Day | None:
 def _retried(db: sa.Connection, day: Day, previous: Day | None) -> list[RetriedRecords]:
     columns = events.c
     since_ms = 0 if previous is None else previous.cut_ms
-    statement = sa.select(columns.at_ms, columns.about, columns.who, columns.why).where(
+    statement = sa.select(columns.at_ms, columns.about, columns.who).where(
         columns.act == RECORDS_RETRIED, columns.at_ms > since_ms, columns.at_ms <= day.cut_ms
     )
     return [RetriedRecords(*row) for row in db.execute(statement.order_by(columns.at_ms, columns.about))]
@@ -169,7 +168,7 @@ def _partitions(db: sa.Connection, day: Day) -> list[CutPartition]:
                 begin,
                 columns.cut,
                 columns.target,
-                columns.left_out,
+                columns.left_out != "",
             ),
             columns.is_gone,
         )
@@ -177,7 +176,7 @@ def _partitions(db: sa.Connection, day: Day) -> list[CutPartition]:
         .where(columns.day == day.id, columns.cut.is_not(None))
         .order_by(columns.topic, columns.partition, columns.cluster, columns.topic_id)
     )
-    return [CutPartition(*row[:8], bool(row[8])) for row in db.execute(statement)]
+    return [CutPartition._make((*row[:8], bool(row[8]))) for row in db.execute(statement)]
 
 
 def _is_cut_partition(table: sa.Table, part: CutPartition) -> sa.ColumnElement[bool]:
@@ -211,7 +210,6 @@ def _gaps(db: sa.Connection, part: CutPartition) -> list[SkippedGap]:
         columns.start,
         columns.accepted_to,
         columns.accepted_by,
-        columns.reason,
     ).where(
         _is_cut_partition(gaps, part),
         columns.accepted_ms.is_not(None),

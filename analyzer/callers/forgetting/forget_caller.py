@@ -7,14 +7,16 @@ forgetting the caller again continues.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import sqlalchemy as sa
 
 from analyzer.callers.caller_changes import end_override, stored_overrides
 from analyzer.callers.forgetting import renamed_rows, replaced_texts
+from analyzer.callers.forgetting.other_meanings import other_meaning
 from analyzer.callers.forgetting.renaming import Renaming
+from analyzer.callers.forgetting.replaced_texts import NamedText, named_texts
 from analyzer.counting.records.forgotten_callers import make_pseudonym
 from analyzer.counting.usage import UsageQuery, usage_rows
 from analyzer.judging.locks import lock_feed
@@ -42,23 +44,40 @@ class ForgottenCaller(NamedTuple):
         pseudonym: The name of its counts from now on.
         rows: Rows that had the name.
         is_new: Whether it was not forgotten before.
+        kept: Texts that have the name without its kind, and stay as they are.
+        meaning: What else this text means; "": nothing, and all texts have changed.
     """
 
     pseudonym: str
     rows: int
     is_new: bool
+    kept: Sequence[NamedText] = ()
+    meaning: str = ""
 
 
 class ForgettingEffect(NamedTuple):
-    """Locks and overrides that a caller loses when it is forgotten; its requests stay counted."""
+    """Locks and overrides that a caller loses when it is forgotten; its requests stay counted.
+
+    Attributes:
+        requests: That stay counted.
+        locks: That end.
+        overrides: That end.
+        texts: Free texts with the name, which is replaced.
+        meaning: What else the name without its kind means, so that texts with it alone stay; "": nothing.
+    """
 
     requests: int
     locks: int
     overrides: int
+    texts: Sequence[NamedText]
+    meaning: str
 
 
-def foresee_forgetting(engine: sa.Engine, name: str) -> ForgettingEffect:
-    """Returns what forgetting a caller ends. Changes nothing. Raises StoreAway."""
+def foresee_forgetting(engine: sa.Engine, name: str, clear: str = "") -> ForgettingEffect:
+    """Returns what forgetting a caller ends, `clear` as for `forget_caller`.
+
+    Changes nothing. Raises StoreAway.
+    """
     query = UsageQuery("caller", DAY_S, key=name, meter="requests")
     requests = sum(row.value + row.denied for row in usage_rows(engine, query))
     stored = [
@@ -69,32 +88,40 @@ def foresee_forgetting(engine: sa.Engine, name: str) -> ForgettingEffect:
     with reading(engine) as db:
         scopes = catalog.load(db).lock_scopes("caller")
         locks = sum(lock_feed.count_locks(db, scope, name) for scope in scopes)
-    return ForgettingEffect(requests, locks, len(stored))
+    caller = Renaming(name, "", "", clear)
+    return ForgettingEffect(
+        requests, locks, len(stored), named_texts(engine, caller), other_meaning(engine, caller)
+    )
 
 
 def forget_caller(
-    engine: sa.Engine, name: str, who: str, reason: str, random_mark: Callable[[], str]
+    engine: sa.Engine, name: str, who: str, reason: str, random_mark: Callable[[], str], clear: str = ""
 ) -> ForgottenCaller:
     """Replaces the name of a caller by a pseudonym in every table; requests to come are counted under it.
 
-    Idempotent: another call continues what a crash has left. Raises CannotForget, StoreAway, SchemaBehind.
+    `clear` is the name as people write it, where `name` has a digest in its place. Idempotent: another call
+    continues what a crash has left. Raises CannotForget, StoreAway, SchemaBehind.
     """
-    caller, is_new = _put_in_force(engine, name, who, reason, random_mark)
+    caller, is_new = _put_in_force(engine, Renaming(name, "", "", clear), who, reason, random_mark)
     _free(engine, caller, who, random_mark)
     # Generations that are not swapped in have the name, and another plan than the one in force by now.
     generations.drop_open(engine, who, "a caller was forgotten")
-    rows = renamed_rows.rename(engine, caller) + replaced_texts.replace(engine, caller)
+    generations.delete_rows(engine)
+    meaning = other_meaning(engine, caller)
+    rows = renamed_rows.rename(engine, caller)
+    rows += replaced_texts.replace(engine, caller, also_plain=not meaning)
     with writing(engine) as db:
         of_name = sa.delete(referenced_names).where(referenced_names.c.reference == caller.reference)
         rows += db.execute(of_name).rowcount
         lock_feed.forget_changes(db)
-    return ForgottenCaller(caller.pseudonym, rows, is_new)
+    return ForgottenCaller(caller.pseudonym, rows, is_new, named_texts(engine, caller), meaning)
 
 
 def _put_in_force(
-    engine: sa.Engine, name: str, who: str, reason: str, random_mark: Callable[[], str]
+    engine: sa.Engine, caller: Renaming, who: str, reason: str, random_mark: Callable[[], str]
 ) -> tuple[Renaming, bool]:
-    """Puts the plan in force by which the caller is counted under its pseudonym."""
+    """Puts the plan in force by which the caller is counted under its pseudonym; returns the pseudonym."""
+    name = caller.name
     with writing(engine) as db:
         plans.block_flushes(db)
         if not plans.exists(db):
@@ -108,10 +135,10 @@ def _put_in_force(
                 "`gatelock policies apply`"
             )
         reference = NameDigest(stored_secret(db, REFERENCES)).of(name)
-        caller = Renaming(name, make_pseudonym(reference), reference)
+        caller = caller._replace(pseudonym=make_pseudonym(reference), reference=reference)
         if reference in in_force.forgotten:
             return caller, False
-        record(db, who, FORGOTTEN, caller.pseudonym, caller.replaced(reason))
+        record(db, who, FORGOTTEN, caller.pseudonym, caller.replaced_plain(reason))
         plan = in_force.with_forgotten([reference])
         plans.activate(db, plan, random_mark, who, reason=FORGOTTEN)
         return caller, True

@@ -1,86 +1,148 @@
-"""Texts that name a caller: the audit log, sentences about locks, reports of gates, samples of records."""
+"""Texts that may name a caller: which columns have them, and what takes the place of the name.
+
+Every text column is searched unless one of the lists below has its name, so a new one is. Names that stand
+alone in a column are those of `renamed_rows`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
 from analyzer.callers.forgetting.renaming import Renaming
+from analyzer.counting.records.sample_texts import FORGOTTEN
+from analyzer.kernel.database import signed_rows
+from analyzer.kernel.database.audit_log import RECORDS_RETRIED
 from analyzer.kernel.database.dialects import dialect_of
 from analyzer.kernel.database.engine import ROWS_AT_ONCE, slow_reading, writing
-from analyzer.kernel.tables.billing_tables import day_audits
 from analyzer.kernel.tables.counter_tables import named_callers
-from analyzer.kernel.tables.job_tables import job_runs
-from analyzer.kernel.tables.schema import (
-    analyzers,
-    events,
-    gaps,
-    gates,
-    lock_history,
-    notices,
-    plans,
-    rejects,
+from analyzer.kernel.tables.schema import analyzers, catalog, events, gaps, gates, metadata, plans, rejects
+
+NAMES = frozenset({"caller", "callers", "key", "name", "sample", "series", "subject"})
+# Words of the program, digests, names of logs, of the configuration and of operators.
+NAMELESS = frozenset({
+    "act", "action", "cause", "fact", "format", "how", "join", "kind", "on_stale", "op", "origin",
+    "outcome", "release", "result", "scope", "state", "subject_kind", "sum", "zone", "date", "content",
+    "digest", "digest_before", "digest_key", "hashes", "id", "mark", "parts", "reason_digest", "reference",
+    "salt", "series_digest", "value", "address", "anchor", "cluster", "destination", "file", "files",
+    "given", "grouping", "groupings", "instance", "job", "meter", "meters", "days", "place", "plan",
+    "policy", "reads", "record_anchor", "record_plan", "record_tenant", "record_zone", "resource",
+    "resume_token", "settled", "source", "stretches", "tenant", "topic", "topic_id", "accepted_by",
+    "fields", "found_by", "holder", "mac", "owner", "swapped_by", "token", "who",
+})  # fmt: skip
+REASON_WORDS = frozenset({"rejects", "replayed_rejects", "refused_requests"})  # whose reasons are words
+# Documents of programs, in which a text without a kind may be the name of anything.
+DOCUMENTS = (plans.c.body, plans.c.pending, gates.c.told, analyzers.c.measured, catalog.c.meaning)
+QUOTED_RECORDS = gaps.c.why  # quotes a record, as samples do
+FREE_TEXTS = tuple(
+    column
+    for table in metadata.sorted_tables
+    for column in table.columns
+    if isinstance(column.type, sa.Text | sa.LargeBinary)
+    and column.name not in NAMES | NAMELESS
+    and not (column.name == "reason" and table.name in REASON_WORDS)
+    and column not in {*DOCUMENTS, QUOTED_RECORDS}
 )
 
-TEXTS = (
-    events.c.about,
-    events.c.why,
-    plans.c.body,  # of earlier plans
-    gates.c.told,
-    analyzers.c.measured,
-    analyzers.c.refused,
-    day_audits.c.differences,
-    day_audits.c.remarks,
-    job_runs.c.error,
-    gaps.c.reason,
-    lock_history.c.detail,
-    notices.c.detail,
-)
+
+class _SignedTable(NamedTuple):
+    """A table with rows whose texts the chain has digests of.
+
+    Attributes:
+        entry: Returns the entry of a row.
+        is_signed: Whether a row has one.
+    """
+
+    entry: Callable[[signed_rows.StoredRow], signed_rows.Given]
+    is_signed: Callable[[signed_rows.StoredRow], bool] = lambda _: True
+
+
+SIGNED: Mapping[sa.Table, _SignedTable] = {
+    plans: _SignedTable(signed_rows.plan),
+    gaps: _SignedTable(signed_rows.gap, lambda row: row["accepted_ms"] is not None),
+    events: _SignedTable(signed_rows.retry, lambda row: row["act"] == RECORDS_RETRIED),
+}
 AT_ONCE = 500  # rows in one transaction
-NO_SAMPLE = b"(forgotten)"
 
 ReplaceValue = Callable[[Any], Any]
 
 
-def replace(engine: sa.Engine, caller: Renaming) -> int:
-    """Replaces the name in all texts, and samples that contain it; returns the number of rows."""
-    changed = sum(_change(engine, column, caller.spellings, caller.replaced) for column in TEXTS)
+class NamedText(NamedTuple):
+    """A text that names a caller.
+
+    Attributes:
+        column: Where it stands: "events.why".
+        text: The text.
+    """
+
+    column: str
+    text: str
+
+
+class _ChangedValue(NamedTuple):
+    column: sa.Column[Any]
+    key: tuple[Any, ...]
+    old: Any
+    new: Any
+
+
+def named_texts(engine: sa.Engine, caller: Renaming) -> list[NamedText]:
+    """Returns the free texts that name a caller, with its kind or without. Raises StoreAway."""
+    return [
+        NamedText(f"{column.table.name}.{column.name}", change.old)
+        for column in FREE_TEXTS
+        for change in _changes(engine, column, caller.plain_spellings, caller.replaced_plain)
+    ]
+
+
+def replace(engine: sa.Engine, caller: Renaming, *, also_plain: bool) -> int:
+    """Replaces the name in all texts, and samples that contain it; returns the number of rows.
+
+    With `also_plain` it is replaced in free texts also where it has no kind in front.
+    """
 
     def without_name(callers: str) -> str:
         return "\n".join(caller.pseudonym if name == caller.name else name for name in callers.split("\n"))
 
-    changed += _change(engine, named_callers.c.callers, (caller.name,), without_name)
-
     def hidden(sample: bytes) -> bytes:
-        return NO_SAMPLE if caller.is_named_by(bytes(sample)) else sample
+        return FORGOTTEN if caller.is_named_by(bytes(sample)) else sample
 
-    return changed + _change(engine, rejects.c.sample, caller.plain_spellings, hidden)
+    typed, plain = (caller.spellings, caller.replaced), (caller.plain_spellings, caller.replaced_plain)
+    of_columns: Mapping[sa.Column[Any], tuple[tuple[str, ...], ReplaceValue]] = {
+        **dict.fromkeys(FREE_TEXTS, plain if also_plain else typed),
+        **dict.fromkeys(DOCUMENTS, typed),
+        QUOTED_RECORDS: plain,
+        named_callers.c.callers: ((caller.name,), without_name),
+        rejects.c.sample: (caller.plain_spellings, hidden),
+    }
+    changed = 0
+    for column, (spellings, change) in of_columns.items():
+        changes = list(_changes(engine, column, spellings, change))
+        for first in range(0, len(changes), AT_ONCE):
+            with writing(engine) as db:
+                for value in changes[first : first + AT_ONCE]:
+                    _store(db, value)
+        changed += len(changes)
+    return changed
 
 
-def _change(
+def _store(db: sa.Connection, value: _ChangedValue) -> None:
+    table = value.column.table
+    is_row = sa.and_(*(column == part for column, part in zip(table.primary_key, value.key, strict=True)))
+    # With its salt, the digest of a signed reason would tell whether a guessed text was the reason.
+    salt = {table.c.salt: ""} if "salt" in table.c else {}
+    changed = sa.update(table).where(is_row).values({value.column: value.new, **salt}).returning(*table.c)
+    for row in db.execute(changed).mappings().all():
+        if table in SIGNED and SIGNED[table].is_signed(row):
+            signed_rows.sign_again(db, SIGNED[table].entry(row))
+
+
+def _changes(
     engine: sa.Engine, column: sa.Column[Any], spellings: tuple[str, ...], change: ReplaceValue
-) -> int:
-    """Changes the values of a column that contain a text; returns how many."""
-    changes = [
-        (key, new) for key, value in _containing(engine, column, spellings) if (new := change(value)) != value
-    ]
-    key_columns = list(column.table.primary_key.columns)
-    for first in range(0, len(changes), AT_ONCE):
-        with writing(engine) as db:
-            for key, new in changes[first : first + AT_ONCE]:
-                is_row = sa.and_(
-                    *(key_column == value for key_column, value in zip(key_columns, key, strict=True))
-                )
-                db.execute(sa.update(column.table).where(is_row).values({column: new}))
-    return len(changes)
-
-
-def _containing(
-    engine: sa.Engine, column: sa.Column[Any], spellings: tuple[str, ...]
-) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Yields the keys and values of the rows whose value contains one of the texts."""
+) -> Iterator[_ChangedValue]:
+    """Yields the values of a column that contain one of some texts and that `change` changes."""
     is_binary = isinstance(column.type, sa.LargeBinary)
     with slow_reading(engine) as db:
         position = dialect_of(db).position
@@ -91,4 +153,5 @@ def _containing(
         statement = sa.select(*column.table.primary_key.columns, column).where(sa.or_(*conditions))
         with db.execute(statement, execution_options={"yield_per": ROWS_AT_ONCE}) as rows:
             for *key, value in rows:
-                yield tuple(key), value
+                if (new := change(value)) != value:
+                    yield _ChangedValue(column, tuple(key), value, new)

@@ -21,6 +21,7 @@ from analyzer.counting.counter.outcomes import Outcomes
 from analyzer.counting.counter.reject_runs import RejectRun
 from analyzer.counting.counter.stated_facts import PartitionFacts
 from analyzer.counting.counter.verdict_counts import VerdictCounts, minutes_s
+from analyzer.counting.records import sample_texts
 from analyzer.counting.records.forgotten_callers import ForgottenCallers
 from analyzer.counting.records.formats import with_default_fields
 from analyzer.counting.records.reader import RecordReader, RequestColumns
@@ -305,12 +306,21 @@ class PartitionCounter:
                 self.part,
                 offsets[index],
                 reason,
-                sample=(values[index] or b"")[: self.sample_bytes],
+                sample=self._sample(values[index] or b""),
                 kafka_ms=kafka_ms[index],
                 value_bytes=None if (value := values[index]) is None else len(value),
             )
             for index, reason in sorted(chunk.reasons.items())
         ]
+
+    def _sample(self, value: bytes) -> bytes:
+        """Returns what is kept of a rejected record: nothing that names a caller who must not be named."""
+        if self.reader.has_digests:
+            return sample_texts.WITHHELD
+        sample = value[: self.sample_bytes]
+        if self.forgotten is not None and self.forgotten.has_any(self.reader.names_in(sample)):
+            return sample_texts.FORGOTTEN
+        return sample
 
     @property
     def values_in_memory(self) -> int:

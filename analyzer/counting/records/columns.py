@@ -93,6 +93,11 @@ class CallerColumn:
             for name, field in fields
         ]
 
+    def names_of(self, texts: Collection[str]) -> set[str]:
+        """Returns the names that callers have whose fields hold these texts."""
+        names = (rule.rule(text) for _, rule in self._rules for text in texts)
+        return {name for name in names if name and name is not UNUSABLE}
+
     def read(self, columns: Columns) -> CallerNames:
         (column, rule), *further_rules = self._rules
         names = rule.read(columns[column])

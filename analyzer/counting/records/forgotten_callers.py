@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from gatekeeper.identity import NameDigest
 
@@ -41,6 +41,11 @@ class ForgottenCallers:
         self._references = frozenset(references)
         self._digest = digest
         self._names: dict[str, str] = {}
+
+    def has_any(self, names: Iterable[str]) -> bool:
+        """Whether one of some names is a forgotten caller's."""
+        texts = list(names)
+        return self.names_to_count(texts) is not texts
 
     def names_to_count(self, callers: Sequence[str]) -> Sequence[str]:
         """Returns the names with pseudonyms in place of forgotten ones; `callers` itself where none is."""

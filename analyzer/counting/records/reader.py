@@ -29,10 +29,11 @@ from analyzer.counting.records.columns import (
 )
 from analyzer.counting.records.formats import make_decoder, with_default_fields
 from analyzer.counting.records.policy_names import PolicyNames
+from analyzer.counting.records.sample_texts import texts_within
 from analyzer.kernel.model import RecordColumns, RejectReason
 from analyzer.plan.format_decoder import Columns
 from analyzer.plan.groupings import CALLER, Dimension
-from analyzer.plan.mapping import Condition, SourceMapping
+from analyzer.plan.mapping import Condition, SourceMapping, TextField
 from analyzer.plan.value_rules import NO_DIGESTS, Digests
 
 # The range of times that calendars can show, with room for the end of the longest window.
@@ -170,6 +171,16 @@ class RecordReader:
     def has_times(self) -> bool:
         """Whether requests have a time besides the one in Kafka."""
         return self._mapping.time is not None
+
+    def names_in(self, sample: bytes) -> set[str]:
+        """Returns the names of callers that a part of a record may contain; none if callers do not count."""
+        return set() if self._caller is None else self._caller.names_of(texts_within(sample))
+
+    @property
+    def has_digests(self) -> bool:
+        """Whether callers are counted by a digest of their names, so that no name may be stored."""
+        fields = (self._mapping.fields.get(name) for name in self._mapping.caller)
+        return any(isinstance(field, TextField) and field.digest for field in fields)
 
     def policies(self, values: Sequence[bytes]) -> list[str]:
         """Returns the policy that each of these records (at least one, readable) says denied the request.

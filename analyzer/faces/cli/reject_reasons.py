@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from analyzer.counting.records.columns import ColumnIndex, NumberColumn, WeightColumn
 from analyzer.counting.records.envelopes import unwrapped
 from analyzer.counting.records.formats import FORMATS, make_decoder
+from analyzer.counting.records.sample_texts import HIDDEN
 from analyzer.plan.mapping import NumberField
 from analyzer.plan.timestamps import rfc3339_ms
 from analyzer.plan.value_rules import as_text
@@ -67,7 +68,7 @@ def _in_envelope(mapping: SourceMapping) -> str:
 
 def advice(reason: str, sample: bytes, mapping: SourceMapping | None) -> str:
     """A sentence on what the record has instead and what to write; "" where the sample does not show it."""
-    if mapping is None:
+    if mapping is None or sample in HIDDEN:
         return ""
     match reason:
         case "bad-caller":

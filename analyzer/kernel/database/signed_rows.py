@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from analyzer.kernel.database.chain import EntryKind, append
+from analyzer.kernel.tables.chain_tables import chain_entries, chain_salts
 
 StoredRow = Mapping[Any, Any]  # of a table, by the names of its columns
 
@@ -24,7 +25,7 @@ class Given(NamedTuple):
         kind: Of the entry.
         subject: Tells rows of the kind apart, without names.
         fields: That must not change.
-        texts: Names and free texts, which may be forgotten.
+        texts: Texts that may name callers, which the entry has digests of.
     """
 
     kind: EntryKind
@@ -38,6 +39,18 @@ def sign(db: sa.Connection, given: Given) -> None:
     append(db, given.kind, given.subject, given.fields, given.texts)
 
 
+def sign_again(db: sa.Connection, given: Given) -> None:
+    """Appends the entry of a row from whose texts a name was taken, and destroys the salts of those before.
+
+    Without its salt the digest in an earlier entry does not tell whether a guessed name was in the text.
+    """
+    same = sa.select(chain_entries.c.number).where(
+        chain_entries.c.kind == given.kind, chain_entries.c.subject == given.subject
+    )
+    db.execute(sa.delete(chain_salts).where(chain_salts.c.number.in_(same)))
+    sign(db, given)
+
+
 def _fields(row: StoredRow, *names: str) -> dict[str, Any]:
     return {name: row[name] for name in names}
 
@@ -48,8 +61,7 @@ def _partition(row: StoredRow) -> str:
 
 def plan(row: StoredRow) -> Given:
     """Returns the entry of a row of `plans`."""
-    digest = sha256(row["body"].encode()).hexdigest()
-    return Given("plan", f"{row['version']} {row['mark']}", {"body": digest, **_fields(row, "at_ms")})
+    return Given("plan", f"{row['version']} {row['mark']}", _fields(row, "at_ms"), _fields(row, "body"))
 
 
 def gap(row: StoredRow) -> Given:
@@ -66,13 +78,13 @@ def retry(row: StoredRow) -> Given:
 def left_out(row: StoredRow) -> Given:
     """Returns the entry of a row of `day_positions` that was left out."""
     subject = f"{row['day']} {_partition(row)}"
-    return Given("left out", subject, {}, _fields(row, "who", "left_out"))
+    return Given("left out", subject, _fields(row, "reason_digest"), _fields(row, "who"))
 
 
 def correction(row: StoredRow) -> Given:
     """Returns the entry of a row of `corrections`."""
-    fields = _fields(row, "day", "booked", "grouping", "reference", "meter", "amount", "at_ms")
-    return Given("correction", str(row["id"]), fields, _fields(row, "resource", "who", "reason"))
+    signed = ("day", "booked", "grouping", "reference", "meter", "amount", "reason_digest", "at_ms")
+    return Given("correction", str(row["id"]), _fields(row, *signed), _fields(row, "resource", "who"))
 
 
 def closing(row: StoredRow) -> Given:

@@ -50,6 +50,7 @@ def open_engine(url: sa.URL, timeouts: Timeouts) -> sa.Engine:
         connection.isolation_level = None  # the driver begins no transaction; see `begin`
         _switch_to_wal(connection)
         connection.execute("pragma synchronous = full")
+        connection.execute("pragma secure_delete = on")  # a forgotten name must not stay in free pages
         record.info["file"] = _inode(url)
 
     @sa.event.listens_for(engine, "begin")

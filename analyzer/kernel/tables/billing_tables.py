@@ -22,6 +22,12 @@ from analyzer.kernel.tables.table_columns import (
 # Those whose rows of closed days triggers keep; see `guards` in kernel/database/dialects.py.
 CLOSED = ("days", "day_positions", "frozen_counts", "adjustments")
 
+
+def _signature() -> list[Column[str]]:
+    """Returns the columns by which the digest of a day signs a reason; see billing/days/signed_reasons.py."""
+    return [text("salt"), text("reason_digest")]
+
+
 # Days of the zones that are billed by. One row of each zone is the open day: the earliest that nothing is cut
 # of, on which adjustments are booked.
 days = Table(
@@ -63,6 +69,7 @@ day_positions = Table(
     Column("target", BigInteger),  # null: a partition that needs none
     Column("cut", BigInteger),  # null: before the cut
     text("left_out"),  # why the day does not wait for it: a reason of an operator
+    *_signature(),
     text("who"),
     number("is_gone"),  # 1: the log did not exist any more when its end was asked for
 )
@@ -105,7 +112,8 @@ adjustments = Table(
     sqlite_with_rowid=False,
 )
 
-# Amounts that operators have added to a day that was cut, or taken from it. Never changed, never deleted.
+# Amounts that operators have added to a day that was cut, or taken from it. Never deleted, and never changed,
+# but for names of forgotten callers in the reason.
 corrections = Table(
     "corrections",
     metadata,
@@ -119,6 +127,7 @@ corrections = Table(
     number("amount"),
     text("who"),
     text("reason"),
+    *_signature(),
     number("at_ms"),
     Index(None, "booked"),
     Index(None, "day"),

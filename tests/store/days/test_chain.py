@@ -220,9 +220,21 @@ def test_a_correction_booked_by_sql_keeps_its_day_from_being_signed(closed: Clos
         closed.close()
 
 
-def test_without_its_salt_a_text_is_not_compared_and_nothing_breaks(closed: ClosedDays) -> None:
-    tamper(closed.engine, "update corrections set reason = 'forgotten:1'", "delete from chain_salts")
+def test_a_text_cannot_be_changed_by_destroying_its_salt(closed: ClosedDays) -> None:
+    tamper(closed.engine, "delete from chain_salts where number = 1")
+    assert differences(closed) == ["the plan 1 is not what its act has entered in the chain (entry 1)"]
+
+
+def test_a_row_from_which_a_name_was_taken_is_signed_again(closed: ClosedDays) -> None:
+    act = {"id": "r1", "at_ms": 5, "who": "eve", "about": "log[0]@7", "why": "of ann"}
+    with writing(closed.engine) as db:
+        signed_rows.sign(db, signed_rows.retry(act))
+        signed_rows.sign_again(db, signed_rows.retry(act | {"why": "of forgotten:1"}))
+    insert = "insert into events values ('r1', 5, 'eve', 'rejects counted', 'log[0]@7', 'of forgotten:1')"
+    tamper(closed.engine, insert)
     assert differences(closed) == []
+    with reading(closed.engine) as db:
+        assert set(chain.salts(db)) == {1, 3, 6}, "that of the text with the name is destroyed"
 
 
 # The witness

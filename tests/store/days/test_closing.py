@@ -14,6 +14,7 @@ from analyzer.billing.days.by_hand import leave_out
 from analyzer.billing.days.closing import Billing, DayClosing
 from analyzer.billing.days.day_digest import content_digest
 from analyzer.billing.days.day_rows import Day, add_day, day_at, day_window, stored_days
+from analyzer.billing.days.signed_reasons import changed_reasons
 from analyzer.flush.sql_store import SqlStore
 from analyzer.kernel.database.engine import NowMs, reading, writing
 from analyzer.kernel.digest_key import DigestKey
@@ -306,6 +307,14 @@ def test_a_partition_can_be_left_out_with_a_reason(
     with reading(engine) as db:
         columns = day_positions.c["target", "cut", "left_out", "who"]
         assert set(db.execute(sa.select(*columns))) == {(12, 10, "INC-311", "eve")}
+        assert list(changed_reasons(db, yesterday)) == []
+    with writing(engine) as db:
+        db.execute(sa.update(day_positions).values(left_out="a caller left", salt=""))
+    for changed in ({"left_out": "no reason"}, {"left_out": "no reason", "salt": "", "cut": 12}):
+        with writing(engine) as db:
+            db.execute(sa.update(day_positions).values(salt=""))
+        with pytest.raises(sa.exc.DBAPIError, match="cannot be changed"), engine.begin() as db:
+            db.execute(sa.update(day_positions).values({"salt": "x"} | changed))
 
 
 class Killed(BaseException):

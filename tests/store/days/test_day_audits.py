@@ -89,6 +89,38 @@ def test_a_correction_that_was_changed_is_found(closed: ClosedDays) -> None:
     assert closed.kinds(1) == {"digest", "given"}
 
 
+REASON = "update corrections set reason = 'none of your business'"
+
+
+def test_a_reason_that_was_changed_is_found(closed: ClosedDays) -> None:
+    """The digest of the day signs it by a salted digest."""
+    with pytest.raises(sa.exc.DBAPIError, match="never changed"), closed.engine.begin() as db:
+        db.exec_driver_sql(REASON)
+    assert tamper(closed.engine, REASON) == 1
+    assert [one.what for one in closed.audit(1).differences] == [
+        "the reason of correction 1 was changed since it was written"
+    ]
+    assert not examine_digests(closed.engine, [KEY]).equal
+
+
+def test_a_reason_without_its_salt_is_not_compared_and_the_audit_says_so(closed: ClosedDays) -> None:
+    """Forgetting a caller leaves it like this. The database refuses any other change of a correction."""
+    with closed.engine.begin() as db:
+        db.exec_driver_sql(f"{REASON}, salt = ''")
+    audited = closed.audit(1)
+    assert audited.equal
+    assert "a forgotten caller was taken out of 1 reason: not compared" in audited.remarks
+    for more in ("amount = 9", "who = 'eve'", "reason_digest = ''"):
+        with pytest.raises(sa.exc.DBAPIError, match="never changed"), closed.engine.begin() as db:
+            db.exec_driver_sql(f"{REASON}, salt = '', {more}")
+
+
+@pytest.mark.parametrize("text", ["", "a reason"])
+def test_a_reason_whose_digest_is_gone_is_found(closed: ClosedDays, text: str) -> None:
+    tamper(closed.engine, f"update corrections set reason = '{text}', salt = '', reason_digest = ''")
+    assert "digest" in closed.kinds(1)
+
+
 def test_a_name_given_to_another_reference_is_found(closed: ClosedDays) -> None:
     """The rows and their digests do not contain names."""
     swap = [

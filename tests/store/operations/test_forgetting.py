@@ -5,10 +5,12 @@ from __future__ import annotations
 import gc
 import json
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import sqlalchemy as sa
 
@@ -17,18 +19,22 @@ from analyzer.billing.days.day_rows import add_day, stored_days
 from analyzer.billing.reports.day_report import read_report, report_rows
 from analyzer.build import CounterSecrets, counter_secrets, new_counter
 from analyzer.callers.caller_changes import OverrideRequest, add_override, set_callers
-from analyzer.callers.forgetting.forget_caller import ForgottenCaller, forget_caller
+from analyzer.callers.forgetting.forget_caller import ForgottenCaller, foresee_forgetting, forget_caller
+from analyzer.callers.forgetting.other_meanings import other_meaning
 from analyzer.callers.forgetting.renaming import Renaming
+from analyzer.callers.forgetting.replaced_texts import FREE_TEXTS, NAMELESS, NAMES, named_texts, replace
 from analyzer.counting.records.forgotten_callers import make_pseudonym
 from analyzer.counting.usage import UsageQuery, usage_rows
+from analyzer.flush.pipeline import refusal
 from analyzer.flush.sql_store import SqlStore
 from analyzer.judging.caller_limits import Profile, Subject
 from analyzer.judging.locks.lock_feed import new_mark
 from analyzer.judging.sql import plans
 from analyzer.kernel.database.engine import reading, writing
 from analyzer.kernel.errors import CannotForget
-from analyzer.kernel.model import Record, Records
-from analyzer.kernel.tables.schema import metadata, named_callers
+from analyzer.kernel.model import Record, Records, Rejected
+from analyzer.kernel.tables.billing_tables import corrections
+from analyzer.kernel.tables.schema import events, metadata, named_callers
 from analyzer.maintenance.audit import audit
 from analyzer.plan.mapping import EventIdRule, SourceMapping, TextField, TimeField
 from analyzer.plan.meters import Meter
@@ -41,6 +47,7 @@ from tests.store.flushing import PART, now_s
 from tests.store.simulated_analyzers import FaultAt, killed
 from tests.support.depth import IS_DEEP
 from tests.support.step_faults import Killed
+from tests.support.tampered_tables import without_triggers
 from tests.support.upkeep import Upkeep
 
 DAY_S = 86_400
@@ -74,11 +81,34 @@ class Installation:
         store.activate(PLAN)
         store.begin(PART, 0)
 
+    def fill(self) -> None:
+        """Has the caller stand in as many tables as it can."""
+        yesterday_s = now_s(self.engine) - DAY_S
+        with writing(self.engine) as db:
+            add_day(db, "UTC", yesterday_s)
+        yesterday = [self.request(NAME, f"y{at}", DAY_S) for at in range(2)]
+        self.flush(*yesterday, self.request(BOB, "y2", DAY_S))
+        billing = Billing(grace_s=0.0)
+        day_closing = DayClosing(
+            self.engine, billing, lambda _: {}, lambda: "mark", lambda: now_s(self.engine) * 1000
+        )
+        while day_closing.step():
+            pass
+        late = self.request(NAME, "late", DAY_S)
+        self.flush(late, b'{"key": "acme", "ts": "unreadable"}', b'{"key": "acme-2", "ts": "unreadable"}')
+        today = [self.request(NAME, f"t{at}") for at in range(6)]
+        self.flush(*today, self.request(BOB, "b"), self.request(LONGER, "l"))
+        set_callers(self.engine, {NAME: Profile("pro", "acorp")}, "ann@here", f"{NAME} has paid", new_mark)
+        asked = OverrideRequest("limit", Subject("caller", NAME), "monthly", 5)
+        add_override(self.engine, asked, "ann@here", "a friend", new_mark)
+        self.flush(self.request(NAME, "t6"), self.request(BOB, "b2"))
+
     def plan(self) -> tuple[int, Plan]:
         with reading(self.engine) as db:
             return plans.active(db)
 
-    def flush(self, *values: bytes) -> None:
+    def flush(self, *values: bytes) -> Sequence[Rejected]:
+        """Counts records; returns those that are rejected."""
         version, plan = self.plan()
         counter = new_counter(plan, secrets=counter_secrets(self.engine, plan))
         counter.resume(PART, self.store.counter_state(PART))
@@ -90,6 +120,7 @@ class Installation:
             tx.move_offsets(found.parts, {})
             tx.apply(plan, version, found, tx.check_plan(plan, version))
         self.next += len(items)
+        return found.rejected
 
     def request(self, name: str, id_: str, ago_s: int = 0, **more: str) -> bytes:
         ms = (now_s(self.engine) - ago_s) * 1000
@@ -136,25 +167,8 @@ def _has(value: object, text: str) -> bool:
 
 @pytest.fixture
 def installation(engine: sa.Engine, store: SqlStore) -> Installation:
-    """An installation in which the caller stands in as many tables as it can."""
     here = Installation(engine, store)
-    yesterday_s = now_s(engine) - DAY_S
-    with writing(engine) as db:
-        add_day(db, "UTC", yesterday_s)
-    yesterday = [here.request(NAME, f"y{at}", DAY_S) for at in range(2)]
-    here.flush(*yesterday, here.request(BOB, "y2", DAY_S))
-    billing = Billing(grace_s=0.0)
-    day_closing = DayClosing(engine, billing, lambda _: {}, lambda: "mark", lambda: now_s(engine) * 1000)
-    while day_closing.step():
-        pass
-    late = here.request(NAME, "late", DAY_S)
-    here.flush(late, b'{"key": "acme", "ts": "unreadable"}', b'{"key": "acme-2", "ts": "unreadable"}')
-    today = [here.request(NAME, f"t{at}") for at in range(6)]
-    here.flush(*today, here.request(BOB, "b"), here.request(LONGER, "l"))
-    set_callers(engine, {NAME: Profile("pro", "acorp")}, "ann@here", f"{NAME} has paid", new_mark)
-    asked = OverrideRequest("limit", Subject("caller", NAME), "monthly", 5)
-    add_override(engine, asked, "ann@here", "a friend", new_mark)
-    here.flush(here.request(NAME, "t6"), here.request(BOB, "b2"))
+    here.fill()
     return here
 
 
@@ -181,6 +195,121 @@ def test_no_table_has_the_name_and_every_sum_is_as_before(installation: Installa
     renamed = {(done.pseudonym if key == NAME else key, path): value for (key, path), value in before.items()}
     assert here.usage("caller+resource") == renamed
     assert here.is_audited()
+
+
+def test_free_texts_that_name_the_caller_are_listed_and_changed(installation: Installation) -> None:
+    here = installation
+    set_callers(here.engine, {BOB: Profile("free")}, "ann@here", "sold by acme; not acme-2", new_mark)
+    texts = foresee_forgetting(here.engine, NAME).texts
+    assert ("events.why", "sold by acme; not acme-2") in texts
+    assert ("overrides.reason", "a friend") not in texts
+    done = here.forget()
+    assert (done.kept, done.meaning) == ([], "")
+    with reading(here.engine) as db:
+        reasons = set(db.scalars(sa.select(events.c.why)))
+    assert f"sold by {done.pseudonym}; not acme-2" in reasons
+
+
+def test_a_text_that_may_mean_something_else_stays_and_is_listed(installation: Installation) -> None:
+    here = installation
+    profile = Profile("free", "acme")
+    set_callers(here.engine, {BOB: profile}, "ann@here", f"{NAME} or acme", new_mark)
+    assert foresee_forgetting(here.engine, NAME).meaning == "a tenant"
+    done = here.forget()
+    assert done.meaning == "a tenant"
+    assert ("events.why", f"{done.pseudonym} or acme") in done.kept
+
+
+@pytest.mark.parametrize(
+    ("name", "meaning"),
+    [
+        ("user:al", "a short text"),
+        ("user:4711", "a number"),
+        ("user:log", "a name in the configuration"),
+        ("user:monthly", "a name in the configuration"),
+        ("user:acme", "the caller api_key:acme"),
+        ("user:pro", "a plan"),
+        ("user:absent", ""),
+    ],
+)
+def test_other_meanings_of_a_name_without_its_kind(
+    installation: Installation, name: str, meaning: str
+) -> None:
+    assert other_meaning(installation.engine, Renaming(name, "X", "ref")) == meaning
+
+
+SEARCHED = """
+    analyzers.refused brakes.why corrections.reason day_audits.differences day_audits.remarks
+    day_positions.left_out events.about events.why gaps.reason hold_offs.reason job_runs.error
+    lock_changes.detail lock_changes.reason lock_history.detail locks.detail locks.reason notices.detail
+    overrides.reason replays.about replays.reason
+"""
+
+
+def test_each_text_column_is_searched_or_cannot_name_a_caller() -> None:
+    """A new column is searched; add it here, or its name to those that cannot have names of callers."""
+    assert sorted(f"{column.table.name}.{column.name}" for column in FREE_TEXTS) == SEARCHED.split()
+    in_use = {column.name for table in metadata.sorted_tables for column in table.columns}
+    assert (NAMES | NAMELESS) - in_use == set(), "words of no column"
+    assert [column for column in FREE_TEXTS if column.primary_key] == []
+
+
+def test_no_free_text_names_the_caller_afterwards(engine: sa.Engine) -> None:
+    """A row of each table has the name in every text that is searched."""
+    with without_triggers(engine) as db:
+        for table in {column.table for column in FREE_TEXTS}:
+            values: dict[str, object] = {
+                column.name: (
+                    f"sold to {NAME}, i.e. acme" if column in FREE_TEXTS
+                    else 1 if isinstance(column.type, sa.Integer) else "x"
+                )
+                for column in table.columns
+            }  # fmt: skip
+            db.execute(sa.insert(table).values(values))
+    caller = Renaming(NAME, "X", "ref")
+    assert {text.column for text in named_texts(engine, caller)} == set(SEARCHED.split())
+    assert replace(engine, caller, also_plain=True) == len(FREE_TEXTS)
+    assert named_texts(engine, caller) == []
+    with reading(engine) as db:
+        assert db.execute(sa.select(corrections.c["reason", "salt", "reason_digest"])).one() == (
+            *("sold to X, i.e. X", "", "x"),
+        )
+
+
+UNREADABLE = (
+    b'{"key": "acme", "ts": "yesterday"}',
+    b'{"key": "acme", "ts": ',
+    b"GET /v1?key=acme&page=2",
+    b"for api_key:acme/2",
+    rb'{"key": "\u0061cme", "ts": 0.5.5}',
+)
+
+
+@pytest.mark.parametrize("value", UNREADABLE)
+def test_a_rejected_record_of_a_forgotten_caller_is_stored_without_its_sample(
+    installation: Installation, value: bytes
+) -> None:
+    here = installation
+    here.forget()
+    rejected = here.flush(value, b'{"key": "acme-2", "ts": "unreadable"}')
+    assert [record.sample for record in rejected] == [
+        b"(forgotten)",
+        b'{"key": "acme-2", "ts": "unreadable"}',
+    ]
+    assert here.places("acme") == here.places("acme-2")
+
+
+def test_the_sentence_about_a_gap_does_not_quote_a_forgotten_caller(installation: Installation) -> None:
+    here = installation
+    here.forget()
+    mapping = msgspec.structs.replace(MAPPING, rejected_in_row_max=2)
+    plan = here.plan()[1].with_sources({"log": mapping})
+    counter = new_counter(plan, secrets=counter_secrets(here.engine, plan))
+    items = [Record(at, 0, b'{"key": "acme"}') for at in range(2)]
+    result = counter.feed(Records.of(PART, 0, 2, items))
+    assert result.status == "too-many-rejected"
+    assert "acme" not in refusal(PART, result)
+    assert "(forgotten)" in refusal(PART, result)
 
 
 def test_requests_to_come_are_counted_under_the_pseudonym_and_ids_are_remembered(

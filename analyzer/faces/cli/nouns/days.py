@@ -21,10 +21,11 @@ from analyzer.billing.days.by_hand import (
 )
 from analyzer.billing.days.by_hand import correct as correct_day
 from analyzer.billing.days.closing import DayClosing
-from analyzer.billing.days.targets import awaited_now
+from analyzer.billing.days.targets import awaited_now, distinct_names
 from analyzer.billing.hand_over.deliveries import stored_deliveries
 from analyzer.billing.reports.day_status import day_statuses, stored_positions
 from analyzer.build import ends_of_logs, make_billing, wall_ms
+from analyzer.faces.awaited_partitions import describe
 from analyzer.faces.cli.audited_days import audit_day, digest_keys, say_differences
 from analyzer.faces.cli.billing_options import ZoneOption, date_of, zone_of
 from analyzer.faces.cli.confirmation import YesOption, is_confirmed
@@ -122,7 +123,7 @@ def list_(
             cells = [["" if one[name] is None else one[name] for name in columns] for one in fields]
             table(columns, cells, "no day is stored yet: analyzers store the first one within seconds")
             for status in statuses:
-                _say_awaited(status.day, waits[status.day.id])
+                _say_awaited(engine, settings, status.day, waits[status.day.id])
         differs = any(outcome.result == DIFFERS for outcome in audited.values())
         if any(waits.values()) or differs or any(map(_is_partly_sent, sent.values())):
             raise Exit(FOUND)
@@ -158,8 +159,9 @@ def show(
                     continue
                 say(f"{name + ':':16}{'' if value is None else value}".rstrip())
             columns = ["partition", "target", "cut", "remark"]
+            names = distinct_names(position.part for position in positions)
             rows = [
-                [str(position.part), _cell(position.target), _cell(position.cut), _remark(position)]
+                [names[position.part], _cell(position.target), _cell(position.cut), _remark(position)]
                 for position in positions
             ]
             gone = "the rows of the day were deleted after their retention, and its positions with them"
@@ -169,7 +171,7 @@ def show(
                 columns = [name for name in sent[0] if name not in ("format", "known", "who", "began")]
                 cells = [[delivery[name] for name in columns] for delivery in sent]
                 table([name.replace("_", " ") for name in columns], cells, "")
-            _say_awaited(status.day, waits)
+            _say_awaited(engine, settings, status.day, waits)
         if waits or (audit is not None and audit.result == DIFFERS) or _is_partly_sent(sent):
             raise Exit(FOUND)
 
@@ -208,7 +210,7 @@ def close(
             if waits := [
                 partition for partition in closing.find_awaited(day) if partition.part not in excused
             ]:
-                _say_awaited(day, waits)
+                _say_awaited(engine, settings, day, waits)
                 raise Exit(FOUND)
         sentence = f"{day} was closed already"
         if day.state != "closed":
@@ -308,15 +310,12 @@ def _awaited(engine: sa.Engine, settings: Settings, day: Day) -> list[AwaitedPar
     return awaited_now(engine, day)
 
 
-def _say_awaited(day: Day, waits: Sequence[AwaitedPartition]) -> None:
-    for partition in waits:
-        say(f"{day} waits for {partition}")
-    if waits:
-        command = (
-            f"gatelock billing days close {day.date} --zone {day.zone} "
-            f"--without '{waits[0].part}' --reason TEXT"
-        )
-        say(f"{command}  # close it without this one")
+def _say_awaited(engine: sa.Engine, settings: Settings, day: Day, waits: Sequence[AwaitedPartition]) -> None:
+    described = [describe(engine, settings, day, partition) for partition in waits]
+    for awaited in described:
+        say(f"{day} waits for {awaited.sentence}")
+    for awaited in [awaited for awaited in described if awaited.loses_nothing] or described[:1]:
+        say(f"{awaited.command}  # {awaited.effect}")
 
 
 def _day_to_close(
@@ -342,9 +341,7 @@ def _foreseen(engine: sa.Engine, day: Day) -> Foreseen:
 
 def _excused(closing: DayClosing, day: Day, without: Sequence[str]) -> list[Partition]:
     """The partitions that a day need not wait for. Exits with 2 for a name that it does not wait for."""
-    waits = (
-        {str(partition.part): partition.part for partition in closing.find_awaited(day)} if without else {}
-    )
+    waits = {partition.name: partition.part for partition in closing.find_awaited(day)} if without else {}
     for name in without:
         if name not in waits:
             names = ", ".join(waits) or "none"

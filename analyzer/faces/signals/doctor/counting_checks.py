@@ -15,6 +15,7 @@ from analyzer.counting.usage import UsageQuery, usage_rows
 from analyzer.counting.usage_windows import counted_range
 from analyzer.delays.exceeded_overshoots import recent_overshoots
 from analyzer.delays.partition_delays import measured_by_owner
+from analyzer.faces.awaited_partitions import describe
 from analyzer.faces.signals.doctor.observations import LISTED_MAX, Installation, Observation
 from analyzer.plan.meters import DAY_S, REQUESTS
 
@@ -28,12 +29,10 @@ def waiting_days(installation: Installation) -> Iterator[Observation]:
         late_ms = day.due_ms(billing.grace) + LATE_MS
         if day.zone not in billing.zones or installation.database.now_ms < late_ms:
             continue
-        for awaited in awaited_now(installation.engine, day):
-            cure = (
-                f"`gatelock upkeep sources list --gaps`, or `gatelock billing days close {day.date} "
-                f"--zone {day.zone} --without PARTITION --reason TEXT`"
-            )
-            yield Observation("wrong", f"{day} waits for {awaited}", cure)
+        for partition in awaited_now(installation.engine, day):
+            awaited = describe(installation.engine, installation.settings, day, partition)
+            gaps = "" if partition.renamed_ms else "`gatelock upkeep sources list --gaps`, or "
+            yield Observation("wrong", f"{day} waits for {awaited.sentence}", f"{gaps}`{awaited.command}`")
 
 
 def differing_days(installation: Installation) -> Iterator[Observation]:
