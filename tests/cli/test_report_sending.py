@@ -120,6 +120,40 @@ def test_the_service_has_what_the_report_says_and_a_second_run_sends_nothing(
     assert gatelock("billing", "days", "list").exit_code == 0
 
 
+@on_sqlite
+def test_a_delivery_that_was_written_by_hand_is_found(
+    gatelock: Gatelock, engine: sa.Engine, store: SqlStore, date: str
+) -> None:
+    """The service has received nothing, and a row says that it has."""
+    sums = count(store, engine, 10)
+    gatelock("billing", "days", "close", date, "--reason", "counted", "--yes")
+    with billing_server("lago") as server:
+        assert send(gatelock, server.url, "lago").exit_code == 0
+    assert gatelock("billing", "days", "list").exit_code == 0
+    assert "acknowledged" not in gatelock("billing", "audit").stdout
+    [sent] = [
+        one
+        for one in objects(gatelock("billing", "days", "list", date, "--json"))[0]["deliveries"]
+        if one["meter"] == "requests"
+    ]
+    assert (sent["amount"], sent["to_send"], sent["of_day"], sent["difference"]) == (
+        *(sums["requests"], 0, sums["requests"], ""),
+    )
+    with writing(engine) as db:
+        forged = sa.update(deliveries).values(events=12, amount=1836)
+        db.execute(forged.where(deliveries.c.meter == "requests"))
+    sentence = (
+        f"{date} (UTC): requests by caller to {server.url}/api/v1/events/batch: 1,836 in 12 events "
+        f"acknowledged, 0 in 0 left out, 0 in 0 left to send; the day has {sums['requests']} in 10: NOT EQUAL"
+    )
+    for command in (["days", "list"], ["days", "list", date], ["audit"], ["audit", "--day", date]):
+        result = gatelock("billing", *command)
+        assert result.exit_code == 1
+        assert sentence in result.stdout.splitlines()
+    assert " differs" in gatelock("billing", "days", "list").stdout
+    assert "the audit of " in gatelock("doctor").stdout, "the audit of the day has stored it"
+
+
 def run(url: str, kind: str, **options: Any) -> subprocess.Popen[str]:
     command = [
         sys.executable,

@@ -24,7 +24,7 @@ from analyzer.billing.hand_over.event_requests import EventSender, Waits
 from analyzer.billing.hand_over.prepared_events import EventNames, Examined, examine, why_not
 from analyzer.billing.hand_over.usage_events import Customers, InvalidCustomers
 from analyzer.billing.reports.day_report import days_between
-from analyzer.billing.reports.usage_amounts import BOOKED, COUNTED, part_total, usage_amounts, usage_parts
+from analyzer.billing.reports.usage_amounts import BOOKED, COUNTED, usage_amounts, usage_parts
 from analyzer.faces.cli.billing_options import (
     CORRECTIONS,
     Dates,
@@ -191,7 +191,7 @@ def prepare(
     for part in parts:
         if part.kind == "late" and not JOINS[part.join].adds_up:
             # By how much the largest value of the day grew is not known.
-            if part_total(engine, part).amounts:
+            if next(usage_amounts(engine, part), None) is not None:
                 say(f"{part}: left out, because largest values do not add up", err=True)
             continue
         made.append((part, names.maker(secret, part)))
