@@ -467,3 +467,46 @@ def test_stripe_takes_no_event_that_is_older_than_35_days(
         result = send(gatelock, server.url, "stripe", when=old)
         assert (result.exit_code, server.requests) == (1, 0)
         assert "the service takes events of the last 35 days" in result.stderr
+
+
+@on_sqlite
+def test_usage_is_named_before_stripe_ceases_to_take_it(
+    gatelock: Gatelock, engine: sa.Engine, store: SqlStore, date: str
+) -> None:
+    ages = {age: f"{datetime.now(UTC) - timedelta(days=age):%Y-%m-%d}" for age in (40, 32, 31, 28)}
+    for age, old in ages.items():
+        minute = (now_s(engine) - age * DAY_S) // 60 * 60
+        flush(store, PLAN, [CountRow("caller", "api_key:a", "", "requests", 60, minute, age, 0)])
+        assert gatelock("billing", "days", "close", old, "--reason", "counted", "--yes").exit_code == 0
+    count(store, engine, 1)
+    gatelock("billing", "days", "close", date, "--reason", "counted", "--yes")
+
+    def warnings() -> list[str]:
+        shown = [line for line in gatelock("billing", "days", "list").stdout.splitlines() if "until" in line]
+        found = [line for line in gatelock("doctor").stdout.splitlines() if "not handed over" in line]
+        assert len(found) == len(shown)
+        return shown
+
+    assert warnings() == [], "no other day was handed over"
+    with billing_server("lago") as server:
+        assert send(gatelock, server.url, "lago").exit_code == 0
+    assert warnings() == [], "that service takes any day"
+    with billing_server("stripe") as server:
+        assert send(gatelock, server.url, "stripe").exit_code == 0
+        first, second = warnings()
+        assert first.startswith(
+            f"{ages[32]} (UTC): 32 requests by caller not handed over to {server.url}/v1/billing/"
+            "meter_events, which takes events of this day until "
+        )
+        assert second.startswith(f"{ages[31]} (UTC): 31 requests ")
+        listed = gatelock("billing", "days", "list")
+        assert listed.exit_code == 1
+        command = (
+            f"gatelock billing report send day {ages[32]} --zone UTC --by caller --to URL --format FORMAT"
+        )
+        assert f"{command}  # hand it over" in listed.stdout
+        assert command in gatelock("doctor").stdout
+        assert send(gatelock, server.url, "stripe", when=ages[32]).exit_code == 0
+        assert warnings() == [second]
+        listed = objects(gatelock("billing", "days", "list", "--json"))
+        assert [day["day"] for day in listed if day["expiring"]] == [ages[31]]

@@ -1,7 +1,6 @@
 """Sums of what was handed over: acknowledged, left out and left to send are together what the day has.
 
-A delivery is a row that no digest contains. What it says is compared with the rows of the day, which a digest
-keeps.
+No digest contains deliveries. Their sums are compared with the rows of the day, which a digest protects.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from analyzer.kernel.tables.billing_tables import deleted_days, deliveries
 
 
 class DeliveredSums(NamedTuple):
-    """What became of the amounts of a day, meter and kind.
+    """The sums of one delivery, and those of its day.
 
     Attributes:
         stored: What a service has acknowledged, and what was left out.

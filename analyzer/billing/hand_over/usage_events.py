@@ -34,7 +34,7 @@ class UsageEvent(NamedTuple):
     identifier: str
     customer: str
     name: str  # of the event: what the service calls the meter
-    at_s: int  # the middle of the day that it is booked on: in all time zones the same date
+    at_s: int  # the middle of the day that it is booked on
     amount: UsageAmount
     unit: str  # of the value; "" for whole numbers
 
@@ -107,7 +107,7 @@ class EventMaker:
         self._name = name
         self._unit = unit
         self._is_of_callers = parse_grouping(part.grouping).is_of_callers
-        self.at_s = (part.day.begin_s + part.day.end_s) // 2
+        self.at_s = part.day.middle_s
 
     def find_customer(self, amount: UsageAmount) -> str | None:
         """Returns the customer of an amount, as `Customers.of` does."""

@@ -1,4 +1,4 @@
-"""What was handed over of a day is what the day has: at each place of a delivery, and not after a forgery."""
+"""Sums of deliveries are those of their days, at each place; a forged delivery is found by each audit."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from click import Context
@@ -22,6 +22,7 @@ from analyzer.billing.days.by_hand import correct as correct_day
 from analyzer.billing.days.closing import DayClosing
 from analyzer.billing.days.targets import awaited_now
 from analyzer.billing.hand_over.delivered_sums import read_delivered_sums
+from analyzer.billing.hand_over.expiring_usage import expiring_usage
 from analyzer.billing.reports.day_status import day_statuses, stored_positions
 from analyzer.build import ends_of_logs, make_billing, wall_ms
 from analyzer.faces.cli.audited_days import audit_day, digest_keys, say_differences
@@ -56,6 +57,7 @@ from analyzer.replay.generations import correcting_replays
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
+    from analyzer.billing.audit.audit_outcomes import AuditOutcome
     from analyzer.billing.days.day_rows import Day
     from analyzer.billing.days.targets import AwaitedPartition
     from analyzer.billing.hand_over.delivered_sums import DeliveredSums
@@ -84,7 +86,7 @@ def list_(
 
     A day is closed when all partitions are counted as far as they were logged when it was over, and audited
     at once. Exit code 1 if a day waits for a partition, an audit found a difference, or a delivery to a
-    billing service is not complete, or does not add up to what the day has.
+    billing service is not complete, does not add up to what the day has, or is due within 5 days.
 
     Example: gatelock billing days list --zone Europe/Berlin
     """
@@ -94,6 +96,7 @@ def list_(
         audited = {one.day: one for one in outcomes(engine)}
         waits = {status.day.id: _awaited(engine, settings, status.day) for status in statuses}
         sent = read_delivered_sums(engine, [status.day for status in statuses])
+        expiring = expiring_usage(engine)
         if json:
             json_lines(
                 day_fields(status)
@@ -101,38 +104,39 @@ def list_(
                 | {
                     "waits_for": [*map(str, waits[status.day.id])],
                     "deliveries": [*map(delivery_fields, sent[status.day.id])],
+                    "expiring": [str(usage) for usage in expiring if usage.day.id == status.day.id],
                 }
                 for status in statuses
             )
         else:
-            columns = [
-                "day",
-                "zone",
-                "state",
-                "requests",
-                "rows",
-                "adjusted",
-                "corrected",
-                "closed",
-                "audit",
-                "sent",
-            ]
-            if any(status.deleted_ms is not None for status in statuses):
-                columns.append("deleted")
-            fields = [
-                day_fields(status)
-                | audit_fields(audited.get(status.day.id))
-                | {"sent": _sent_in_words(sent[status.day.id])}
-                for status in statuses
-            ]
-            cells = [["" if one[name] is None else one[name] for name in columns] for one in fields]
-            table(columns, cells, "no day is stored yet: analyzers store the first one within seconds")
+            _print_days(statuses, audited, sent)
             for status in statuses:
                 _say_awaited(status.day, waits[status.day.id])
                 _say_sent(status.day, sent[status.day.id])
+            for usage in expiring:
+                say(str(usage))
+                say(f"{usage.command}  # hand it over")
         differs = any(outcome.result == DIFFERS for outcome in audited.values())
-        if any(waits.values()) or differs or not all(map(_is_sent, sent.values())):
+        if any(waits.values()) or differs or expiring or not all(map(_is_sent, sent.values())):
             raise Exit(FOUND)
+
+
+def _print_days(
+    statuses: Sequence[DayStatus],
+    audited: Mapping[int, AuditOutcome],
+    sent: Mapping[int, Sequence[DeliveredSums]],
+) -> None:
+    columns = ["day", "zone", "state", "requests", "rows", "adjusted", "corrected", "closed", "audit", "sent"]
+    if any(status.deleted_ms is not None for status in statuses):
+        columns.append("deleted")
+    fields = [
+        day_fields(status)
+        | audit_fields(audited.get(status.day.id))
+        | {"sent": _sent_in_words(sent[status.day.id])}
+        for status in statuses
+    ]
+    cells = [["" if one[name] is None else one[name] for name in columns] for one in fields]
+    table(columns, cells, "no day is stored yet: analyzers store the first one within seconds")
 
 
 def show(
