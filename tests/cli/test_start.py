@@ -75,6 +75,7 @@ REQUIRED = {  # arguments that a command requires
     "upkeep replay start --resume": "1",
     "upkeep replay start": "access.log --source access.log",
     "upkeep replay swap": "1 --reason WHY",
+    "billing report reconcile": "day 2026-11-20 --from https://localhost --format lago",
     "billing report send": "day 2026-11-20 --to https://localhost --format lago",
     "billing report write": "day 2026-11-20",
     "upkeep sources retire": "shop --reason WHY",

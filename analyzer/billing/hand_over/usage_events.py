@@ -104,7 +104,7 @@ class EventMaker:
         self._secret = secret
         self._part = part
         self._customers = customers
-        self._name = name
+        self.name = name
         self._unit = unit
         self._is_of_callers = parse_grouping(part.grouping).is_of_callers
         self.at_s = part.day.middle_s
@@ -116,7 +116,7 @@ class EventMaker:
 
     def event(self, amount: UsageAmount, customer: str) -> UsageEvent:
         """Returns the event of an amount; equal amounts have equal events."""
-        return UsageEvent(self._identifier(amount), customer, self._name, self.at_s, amount, self._unit)
+        return UsageEvent(self._identifier(amount), customer, self.name, self.at_s, amount, self._unit)
 
     def _identifier(self, amount: UsageAmount) -> str:
         part = self._part
