@@ -60,7 +60,7 @@ def lose(server: BillingServer, customer: str, name: str) -> Received:
 
 @on_sqlite
 @each_service
-def test_what_was_sent_is_there_and_the_customer_of_a_lost_event_is_named(
+def test_sums_are_equal_and_the_customer_of_a_lost_or_doubled_event_is_named(
     gatelock: Gatelock, sums: dict[str, int], kind: str
 ) -> None:
     with billing_server(kind) as server:
@@ -72,7 +72,7 @@ def test_what_was_sent_is_there_and_the_customer_of_a_lost_event_is_named(
         )
         every = objects(reconcile(gatelock, server, "--json"))
         assert len(every) == 2 * CALLERS, "each customer and meter"
-        assert sum(one["ours"] for one in every if one["event"] == "api_requests") == sums["requests"]
+        assert sum(one["acknowledged"] for one in every if one["event"] == "api_requests") == sums["requests"]
         assert {one["difference"] for one in every} == {0}
         lost = lose(server, "00042", "api_requests")
         result = reconcile(gatelock, server)
@@ -83,7 +83,8 @@ def test_what_was_sent_is_there_and_the_customer_of_a_lost_event_is_named(
             server.events[f"again {number}"] = lost
         first, second = objects(reconcile(gatelock, server, "--json"))[:2]
         assert first == {
-            "event": "api_requests", "customer": "00042", "ours": 43, "theirs": 86, "difference": 43
+            "event": "api_requests", "customer": "00042", "acknowledged": 43, "at_service": 86,
+            "difference": 43,
         }  # fmt: skip
         assert second["difference"] == 0
 
@@ -118,7 +119,7 @@ def test_a_delivery_without_events_at_the_service_is_found(
 
 
 @on_sqlite
-def test_what_is_acknowledged_counts_and_not_what_is_left_to_send(
+def test_amounts_that_are_left_to_send_are_not_compared(
     gatelock: Gatelock, engine: sa.Engine, sums: dict[str, int]
 ) -> None:
     with billing_server("lago", lambda number: "redirect" if number == 3 else "") as server:

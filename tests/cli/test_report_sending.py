@@ -120,7 +120,6 @@ def test_the_service_has_what_the_report_says_and_a_second_run_sends_nothing(
     assert gatelock("billing", "days", "list").exit_code == 0
 
 
-@on_sqlite
 def test_a_delivery_that_was_written_by_hand_is_found(
     gatelock: Gatelock, engine: sa.Engine, store: SqlStore, date: str
 ) -> None:
@@ -469,7 +468,6 @@ def test_stripe_takes_no_event_that_is_older_than_35_days(
         assert "the service takes events of the last 35 days" in result.stderr
 
 
-@on_sqlite
 def test_usage_is_named_before_stripe_ceases_to_take_it(
     gatelock: Gatelock, engine: sa.Engine, store: SqlStore, date: str
 ) -> None:

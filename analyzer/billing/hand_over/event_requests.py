@@ -258,7 +258,7 @@ class ServiceReader(_ServiceConnection):
             return json.loads(body, parse_float=Decimal)
         text = " ".join(body.decode(errors="replace").split())[:SENTENCE_MAX]
         is_missing = status == HTTPStatus.NOT_FOUND or "resource_missing" in text
-        cure = CURES.get(status, "compare the URL and --format with those of `gatelock billing report send`")
+        cure = CURES.get(status, "compare the URL and --format with those of the hand-over")
         sentence = f"{self._server.display_name} refuses {path}: {status} {text}: {cure}"
         raise NotAtService(sentence) if is_missing else DeliveryFailed(sentence)
 

@@ -1,4 +1,4 @@
-"""Reconciliation: what a billing service has of a period, next to what it has acknowledged, by customer."""
+"""Reconciliation: the sums that a billing service has acknowledged and those that it has, by customer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from analyzer.plan.windows import Window
 
 
 class AcknowledgedUsage(NamedTuple):
-    """What a destination has acknowledged of a period.
+    """The sums of a period that a destination has acknowledged.
 
     Attributes:
         events: The sums of each event by customer, as customers are known now.
@@ -36,12 +36,12 @@ class CustomerSums(NamedTuple):
 
     event: str
     customer: str
-    ours: int  # acknowledged
-    theirs: Decimal  # that the service has
+    acknowledged: int
+    at_service: Decimal
 
     @property
     def difference(self) -> Decimal:
-        return self.theirs - self.ours
+        return self.at_service - self.acknowledged
 
 
 def acknowledged_usage(
@@ -78,10 +78,10 @@ def acknowledged_usage(
 
 
 def customer_sums(
-    event: str, ours: Mapping[str, int], theirs: Mapping[str, Decimal]
+    event: str, acknowledged: Mapping[str, int], at_service: Mapping[str, Decimal]
 ) -> Iterator[CustomerSums]:
     """Yields the sums of each customer that either side has, by name, without those that are 0 on both."""
-    for customer in sorted({*ours, *theirs}):
-        sums = CustomerSums(event, customer, ours.get(customer, 0), theirs.get(customer, Decimal(0)))
-        if sums.ours or sums.theirs:
-            yield sums
+    for customer in sorted({*acknowledged, *at_service}):
+        sums = acknowledged.get(customer, 0), at_service.get(customer, Decimal(0))
+        if any(sums):
+            yield CustomerSums(event, customer, *sums)

@@ -1,4 +1,4 @@
-"""What billing services have of a period: the sum of an event by customer, from their public interfaces.
+"""Sums that billing services have of a period, by event and customer, from their public interfaces.
 
 Stripe has a summary for each customer. OpenMeter sums a meter by subject. Lago's usage has the periods of
 subscriptions, so the events that it lists are added up. Sources: "List billing meter event summaries" of
@@ -82,5 +82,7 @@ def _find_meter(meters: Iterator[Mapping[str, Any]], event: str, field: str) -> 
     """Returns the first meter of an event. Raises DeliveryFailed."""
     meter = next((meter for meter in meters if meter[field] == event), None)
     if meter is None:
-        raise DeliveryFailed(f"the service has no meter of the event {event}: create it, see docs/billing.md")
+        raise DeliveryFailed(
+            f"the service has no meter of the event {event}: create it, or name another in [billing] events"
+        )
     return meter

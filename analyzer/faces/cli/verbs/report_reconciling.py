@@ -65,9 +65,9 @@ def reconcile(
 ) -> None:
     """Compare what a billing service has with what it has acknowledged.
 
-    Asks the service for the sums of a period, and shows them by event and customer: `ours` is what it has
+    Asks the service for its sums of a period, and shows them by event and customer, next to what it has
     acknowledged of closed days, corrections included, by the customers of now. Exit code 1 if a sum differs;
-    3: the service does not answer. It may take some minutes until a service has added up what it took.
+    3: the service does not answer. Services add up what they took within minutes.
 
     Example: gatelock billing report reconcile month --from URL --format lago
     """
@@ -88,8 +88,10 @@ def reconcile(
         with delivery_failures(), _readers(server, service, token) as readers:
             sums = [
                 entry
-                for event, ours in sorted(usage.events.items())
-                for entry in customer_sums(event, ours, _sums(readers, event, sorted(ours), period))
+                for event, by_customer in sorted(usage.events.items())
+                for entry in customer_sums(
+                    event, by_customer, _sums(readers, event, sorted(by_customer), period)
+                )
             ]
         _show(sums, usage.remarks, as_json=json)
 
@@ -133,18 +135,20 @@ def _show(sums: Sequence[CustomerSums], remarks: Sequence[str], *, as_json: bool
     if as_json:
         json_lines(
             {
-                "event": entry.event, "customer": entry.customer, "ours": entry.ours,
-                "theirs": _number(entry.theirs), "difference": _number(entry.difference),
+                "event": entry.event, "customer": entry.customer, "acknowledged": entry.acknowledged,
+                "at_service": _number(entry.at_service), "difference": _number(entry.difference),
             }
             for entry in by_difference
         )  # fmt: skip
     else:
         rows = (
-            [entry.event, entry.customer if entry.customer != OTHERS else "(others)", entry.ours,
-             _number(entry.theirs), _number(entry.difference)]
+            [entry.event, entry.customer if entry.customer != OTHERS else "(others)",
+             entry.acknowledged, _number(entry.at_service), _number(entry.difference)]
             for entry in by_difference
         )  # fmt: skip
-        table(["event", "customer", "ours", "theirs", "difference"], rows, "both sides have nothing")
+        table(
+            ["event", "customer", "acknowledged", "at service", "difference"], rows, "both sides have nothing"
+        )
     for remark in remarks:
         say(f"{remark}: NOT EQUAL", err=as_json)
     differing = sum(1 for entry in sums if entry.difference)
