@@ -471,7 +471,7 @@ def test_stripe_takes_no_event_that_is_older_than_35_days(
 def test_usage_is_named_before_stripe_ceases_to_take_it(
     gatelock: Gatelock, engine: sa.Engine, store: SqlStore, date: str
 ) -> None:
-    ages = {age: f"{datetime.now(UTC) - timedelta(days=age):%Y-%m-%d}" for age in (40, 32, 31, 28)}
+    ages = {age: f"{datetime.now(UTC) - timedelta(days=age):%Y-%m-%d}" for age in (36, 32, 31, 28)}
     for age, old in ages.items():
         minute = (now_s(engine) - age * DAY_S) // 60 * 60
         flush(store, PLAN, [CountRow("caller", "api_key:a", "", "requests", 60, minute, age, 0)])

@@ -141,7 +141,7 @@ class BillingServer(ThreadingHTTPServer):
         ](path, parameters)
 
     def _names(self) -> list[str]:
-        return sorted({event.name for event in self.events.values()} | {"api_requests", "busy", "peak"})
+        return sorted({event.name for event in self.events.values()} | {"api_requests", "busy"})
 
     def _stripe_read(self, path: str, parameters: dict[str, list[str]]) -> tuple[int, object]:
         """Pages of one meter each."""

@@ -56,18 +56,17 @@ def acknowledged_usage(
         closed = stored_days(db, days.c.state == "closed", *overlapping)
         stored = stored_deliveries(db, deliveries.c.destination == destination)
     by_name = {(day.zone, day.date): day for day in closed if period.start_s <= day.middle_s < period.until_s}
-    events: dict[str, dict[str, int]] = {}
+    events: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     remarks = []
     for delivered in stored:
         if (day := by_name.get((delivered.zone, delivered.date))) is None:
             continue
         part = UsagePart(day, delivered.grouping, delivered.meter, "", delivered.kind)
         delivery, maker = delivered.delivery, names.maker(secret, part)
-        sums = events.setdefault(maker.name, defaultdict(int))
         attributed = 0
         for amount in islice(usage_amounts(engine, part), delivery.events + delivery.left_out):
             if customer := maker.find_customer(amount):
-                sums[customer] += amount.value
+                events[maker.name][customer] += amount.value
                 attributed += amount.value
         if attributed != delivery.amount:
             remarks.append(

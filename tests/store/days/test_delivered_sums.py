@@ -8,10 +8,12 @@ import sqlalchemy as sa
 from analyzer.billing.audit.audit_outcomes import DayAudits, DeliveryAudits, outcomes
 from analyzer.billing.audit.examined_days import examine_digests
 from analyzer.billing.days.by_hand import Correction, correct
+from analyzer.billing.days.day_rows import stored_days
 from analyzer.billing.hand_over.delivered_sums import DeliveredSums, read_delivered_sums
 from analyzer.billing.hand_over.deliveries import Delivery, delivering
 from analyzer.billing.reports.usage_amounts import AmountKind, UsagePart, usage_amounts
-from analyzer.kernel.tables.billing_tables import deliveries
+from analyzer.kernel.database.engine import reading
+from analyzer.kernel.tables.billing_tables import days, deliveries
 from tests.store.days.test_day_audits import KEY, ClosedDays
 from tests.store.flushing import ACME, ANN
 from tests.support.tampered_tables import tamper
@@ -122,6 +124,11 @@ def test_a_delivery_of_a_day_that_is_not_closed_is_found(closed: ClosedDays) -> 
     deliver(closed, "frozen", "caller", "requests", 0)
     tamper(closed.engine, "update days set state = 'open' where id = 1")
     date = closed.first.date
+    with reading(closed.engine) as db:
+        [opened] = stored_days(db, days.c.id == 1)
+    [sums] = read_delivered_sums(closed.engine, [opened])[1]
+    assert sums.of_day is None
+    assert sums.difference.endswith("was handed over, and the day is not closed")
     assert examine_digests(closed.engine, [KEY]).lost == [
         f"{date} (UTC): requests by caller to {SERVICE} was handed over, and the day is not closed"
     ]

@@ -82,7 +82,7 @@ def reconcile(
         destination = destination_name(server, service, account, token)
         secret = ensure_secret(engine, REFERENCES)
         usage = acknowledged_usage(engine, destination, period, event_names(settings), secret)
-        if not usage.events:
+        if not usage.events and not usage.remarks:
             say(f"nothing of {first} to {last} was handed over to {destination}", err=True)
             raise Exit(FOUND)
         with delivery_failures(), _readers(server, service, token) as readers:
