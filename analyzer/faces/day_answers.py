@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from analyzer.billing.audit.audit_outcomes import AuditOutcome
-from analyzer.billing.hand_over.deliveries import StoredDelivery
+from analyzer.billing.hand_over.delivered_sums import DeliveredSums
 from analyzer.billing.reports.day_status import DayPosition, DayStatus
 from analyzer.kernel.time_texts import format_second
 from analyzer.replay.generations import Replay
@@ -39,14 +39,16 @@ def replay_fields(replays: Iterable[Replay]) -> dict[str, object]:
     return {"replays": [f"replay {replay.id} by {replay.swapped_by}: {replay.reason}" for replay in replays]}
 
 
-def delivery_fields(stored: StoredDelivery) -> dict[str, object]:
-    """The JSON object of usage that a billing service has acknowledged."""
-    delivery = stored.delivery
+def delivery_fields(sums: DeliveredSums) -> dict[str, object]:
+    """The JSON object of usage that a billing service has acknowledged, and of what the day has."""
+    stored, delivery = sums.stored, sums.stored.delivery
     return {
         "destination": stored.destination, "format": stored.format, "by": stored.grouping,
         "meter": stored.meter, "kind": stored.kind, "complete": delivery.finished_ms is not None,
         "events": delivery.events, "amount": delivery.amount, "known": delivery.known,
-        "left_out": delivery.left_out, "left_out_amount": delivery.left_out_amount, "who": stored.who,
+        "left_out": delivery.left_out, "left_out_amount": delivery.left_out_amount,
+        "to_send": sums.to_send.value, "of_day": None if sums.of_day is None else sums.of_day.value,
+        "difference": sums.difference, "who": stored.who,
         "began": _time(stored.began_ms), "acknowledged": _time(stored.acknowledged_ms),
     }  # fmt: skip
 

@@ -141,6 +141,10 @@ class DeliveryFailed(AnalyzerError):
         self.is_away = is_away
 
 
+class NotAtService(DeliveryFailed):
+    """A billing service does not have what it was asked for."""
+
+
 class DeliveryLost(AnalyzerError):
     """Another process hands over to the same destination."""
 

@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol
 
 import sqlalchemy as sa
 
-from analyzer.billing.audit.audit_outcomes import DayAudits, differing_in_words
+from analyzer.billing.audit.audit_outcomes import DayAudits, DeliveryAudits, differing_in_words
 from analyzer.billing.days.closing import Billing, DayClosing
 from analyzer.billing.days.deleted_days import DayDeletion, DeletedBy
 from analyzer.billing.days.targets import AskEnds
@@ -306,6 +306,10 @@ def _audit_days(context: JobContext) -> Work:
     return Work(DayAudits(context.engine, [context.billing.key], context.owner).step)
 
 
+def _audit_deliveries(context: JobContext) -> Work:
+    return Work(DeliveryAudits(context.engine, [context.billing.key], context.owner).step)
+
+
 def _prune_days(context: JobContext) -> Work:
     by = DeletedBy(context.owner, context.kept.closed_days_s)
     return Work(DayDeletion(context.engine, context.billing.key, by, context.sized()).step)
@@ -378,6 +382,7 @@ JOBS: Sequence[JobEntry] = (
     JobEntry("roll-up", HOUR_S, _roll_up),
     JobEntry("fold", HOUR_S, _fold),
     JobEntry("prove-day", HOUR_S, _prove_day),
+    JobEntry("audit-deliveries", HOUR_S, _audit_deliveries, takes_turns=False),
     JobEntry("prune-buckets", DAY_S, _prune(pruning.delete_buckets)),
     JobEntry("prune-locks", DAY_S, _prune(pruning.delete_locks)),
     JobEntry("prune-plans", DAY_S, _prune(pruning.delete_plans)),

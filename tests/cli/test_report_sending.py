@@ -120,6 +120,39 @@ def test_the_service_has_what_the_report_says_and_a_second_run_sends_nothing(
     assert gatelock("billing", "days", "list").exit_code == 0
 
 
+def test_a_delivery_that_was_written_by_hand_is_found(
+    gatelock: Gatelock, engine: sa.Engine, store: SqlStore, date: str
+) -> None:
+    """The service has received nothing, and a row says that it has."""
+    sums = count(store, engine, 10)
+    gatelock("billing", "days", "close", date, "--reason", "counted", "--yes")
+    with billing_server("lago") as server:
+        assert send(gatelock, server.url, "lago").exit_code == 0
+    assert gatelock("billing", "days", "list").exit_code == 0
+    assert "acknowledged" not in gatelock("billing", "audit").stdout
+    [sent] = [
+        one
+        for one in objects(gatelock("billing", "days", "list", date, "--json"))[0]["deliveries"]
+        if one["meter"] == "requests"
+    ]
+    assert (sent["amount"], sent["to_send"], sent["of_day"], sent["difference"]) == (
+        *(sums["requests"], 0, sums["requests"], ""),
+    )
+    with writing(engine) as db:
+        forged = sa.update(deliveries).values(events=12, amount=1836)
+        db.execute(forged.where(deliveries.c.meter == "requests"))
+    sentence = (
+        f"{date} (UTC): requests by caller to {server.url}/api/v1/events/batch: 1,836 in 12 events "
+        f"acknowledged, 0 in 0 left out, 0 in 0 left to send; the day has {sums['requests']} in 10: NOT EQUAL"
+    )
+    for command in (["days", "list"], ["days", "list", date], ["audit"], ["audit", "--day", date]):
+        result = gatelock("billing", *command)
+        assert result.exit_code == 1
+        assert sentence in result.stdout.splitlines()
+    assert " differs" in gatelock("billing", "days", "list").stdout
+    assert "the audit of " in gatelock("doctor").stdout, "the audit of the day has stored it"
+
+
 def run(url: str, kind: str, **options: Any) -> subprocess.Popen[str]:
     command = [
         sys.executable,
@@ -433,3 +466,45 @@ def test_stripe_takes_no_event_that_is_older_than_35_days(
         result = send(gatelock, server.url, "stripe", when=old)
         assert (result.exit_code, server.requests) == (1, 0)
         assert "the service takes events of the last 35 days" in result.stderr
+
+
+def test_usage_is_named_before_stripe_ceases_to_take_it(
+    gatelock: Gatelock, engine: sa.Engine, store: SqlStore, date: str
+) -> None:
+    ages = {age: f"{datetime.now(UTC) - timedelta(days=age):%Y-%m-%d}" for age in (36, 32, 31, 28)}
+    for age, old in ages.items():
+        minute = (now_s(engine) - age * DAY_S) // 60 * 60
+        flush(store, PLAN, [CountRow("caller", "api_key:a", "", "requests", 60, minute, age, 0)])
+        assert gatelock("billing", "days", "close", old, "--reason", "counted", "--yes").exit_code == 0
+    count(store, engine, 1)
+    gatelock("billing", "days", "close", date, "--reason", "counted", "--yes")
+
+    def warnings() -> list[str]:
+        shown = [line for line in gatelock("billing", "days", "list").stdout.splitlines() if "until" in line]
+        found = [line for line in gatelock("doctor").stdout.splitlines() if "not handed over" in line]
+        assert len(found) == len(shown)
+        return shown
+
+    assert warnings() == [], "no other day was handed over"
+    with billing_server("lago") as server:
+        assert send(gatelock, server.url, "lago").exit_code == 0
+    assert warnings() == [], "that service takes any day"
+    with billing_server("stripe") as server:
+        assert send(gatelock, server.url, "stripe").exit_code == 0
+        first, second = warnings()
+        assert first.startswith(
+            f"{ages[32]} (UTC): 32 requests by caller not handed over to {server.url}/v1/billing/"
+            "meter_events, which takes events of this day until "
+        )
+        assert second.startswith(f"{ages[31]} (UTC): 31 requests ")
+        listed = gatelock("billing", "days", "list")
+        assert listed.exit_code == 1
+        command = (
+            f"gatelock billing report send day {ages[32]} --zone UTC --by caller --to URL --format FORMAT"
+        )
+        assert f"{command}  # hand it over" in listed.stdout
+        assert command in gatelock("doctor").stdout
+        assert send(gatelock, server.url, "stripe", when=ages[32]).exit_code == 0
+        assert warnings() == [second]
+        listed = objects(gatelock("billing", "days", "list", "--json"))
+        assert [day["day"] for day in listed if day["expiring"]] == [ages[31]]

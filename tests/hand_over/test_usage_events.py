@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from analyzer.billing.hand_over.billing_services import SERVICES, Answer
 from analyzer.billing.hand_over.prepared_events import examine, why_not
 from analyzer.billing.hand_over.usage_events import Customers, EventMaker, InvalidCustomers
-from analyzer.billing.reports.usage_amounts import parse_place, place_text
+from analyzer.billing.reports.usage_amounts import is_place, parse_place, place_text
 from tests.support.usage_events import DAY, SECRET, amount, event, part
 
 
@@ -164,3 +164,13 @@ def test_an_amount_beyond_a_limit_of_the_service_is_refused_before_anything_is_s
         "of the last 35 days"
     )
     assert not examine([amount(10**15)], maker, SERVICES["lago"]).too_long
+
+
+def test_text_that_is_not_a_place_is_one_that_no_amount_has() -> None:
+    for text in ("later", "7", '{"a": 1}', '["0f3c"]'):
+        assert not is_place("frozen", parse_place(text)), text
+    assert is_place("frozen", ()), "the begin"
+    assert is_place("frozen", ("0f3c", ""))
+    assert is_place("late", (1, "0f3c", ""))
+    assert not is_place("late", ("0f3c", ""))
+    assert is_place("correction", (1,))

@@ -23,6 +23,7 @@ PLACEHOLDERS = {
     "CALLER": "api_key:acme",
     "DATE": "2026-11-20",
     "FILE": "access.log",
+    "FORMAT": "lago",
     "NAME": "shop",
     "NUMBER": "3",
     "PARTITION": "access-log[3]",

@@ -9,9 +9,10 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal, NamedTuple
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qs, parse_qsl, urlsplit
 
 KEY = "sk_live_a_key"
 BATCH_MAX = 100
@@ -133,6 +134,78 @@ class BillingServer(ThreadingHTTPServer):
             )
         return 204, None
 
+    def read(self, path: str, parameters: dict[str, list[str]]) -> tuple[int, object]:
+        """Returns the answer to a request for what it has."""
+        return {"stripe": self._stripe_read, "lago": self._lago_read, "cloudevents": self._openmeter_read}[
+            self.kind
+        ](path, parameters)
+
+    def _names(self) -> list[str]:
+        return sorted({event.name for event in self.events.values()} | {"api_requests", "busy"})
+
+    def _stripe_read(self, path: str, parameters: dict[str, list[str]]) -> tuple[int, object]:
+        """Pages of one meter each."""
+        names = self._names()
+        if path == "/v1/billing/meters":
+            [after] = parameters.get("starting_after", [""])
+            left = [name for name in names if f"mtr_{name}" > after]
+            page = [{"id": f"mtr_{name}", "event_name": name} for name in left[:1]]
+            return 200, {"object": "list", "data": page, "has_more": len(left) > 1}
+        *_, meter, last = path.split("/")
+        assert last == "event_summaries"
+        assert parameters.keys() == {"customer", "start_time", "end_time"}
+        [customer], [start], [end] = parameters["customer"], parameters["start_time"], parameters["end_time"]
+        assert int(start) % 60 == int(end) % 60 == 0
+        if customer.startswith("gone"):
+            message = f"No such customer: '{customer}'"
+            return 400, {"error": {"code": "resource_missing", "param": "customer", "message": message}}
+        values = [
+            event.value
+            for event in self.events.values()
+            if event.customer == customer
+            and f"mtr_{event.name}" == meter
+            and int(start) <= int(str(event.at)) < int(end)
+        ]
+        summary = {"object": "billing.meter_event_summary", "aggregated_value": float(sum(values))}
+        return 200, {"object": "list", "data": [summary] if values else [], "has_more": False}
+
+    def _lago_read(self, path: str, parameters: dict[str, list[str]]) -> tuple[int, object]:
+        assert path == "/api/v1/events"
+        one = {name: values[0] for name, values in parameters.items()}
+        begin, end = (datetime.fromisoformat(one[f"timestamp_{side}"]).timestamp() for side in ("from", "to"))
+        found = [
+            {
+                "transaction_id": identifier,
+                "external_subscription_id": event.customer,
+                "code": event.name,
+                "properties": event.more | {"value": str(event.value)},
+            }
+            for identifier, event in self.events.items()
+            if event.name == one["code"] and begin <= int(str(event.at)) <= end
+        ]
+        page, per_page = int(one["page"]), int(one["per_page"])
+        assert per_page <= BATCH_MAX
+        more = page + 1 if page * per_page < len(found) else None
+        return 200, {"events": found[(page - 1) * per_page : page * per_page], "meta": {"next_page": more}}
+
+    def _openmeter_read(self, path: str, parameters: dict[str, list[str]]) -> tuple[int, object]:
+        """The slug of a meter is another name than that of its events."""
+        if path == "/api/v1/meters":
+            return 200, [
+                {"slug": f"sum-{name}", "eventType": name, "aggregation": "SUM"} for name in self._names()
+            ]
+        slug = path.removeprefix("/api/v1/meters/").removesuffix("/query")
+        begin, end = (datetime.fromisoformat(parameters[side][0]) for side in ("from", "to"))
+        subjects = parameters.get("subject")
+        assert len(subjects or []) <= BATCH_MAX
+        sums: dict[str | None, float] = {}
+        for event in self.events.values():
+            is_meant = f"sum-{event.name}" == slug and begin <= datetime.fromisoformat(str(event.at)) < end
+            if is_meant and (subjects is None or event.customer in subjects):
+                subject = event.customer if parameters.get("groupBy") == ["subject"] else None
+                sums[subject] = sums.get(subject, 0.0) + event.value
+        return 200, {"data": [{"subject": subject, "value": value} for subject, value in sums.items()]}
+
 
 class Handler(BaseHTTPRequestHandler):
     """Answers one connection."""
@@ -140,18 +213,25 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: BillingServer
 
+    def do_GET(self) -> None:
+        parts = urlsplit(self.path)
+        self._answer(lambda _body: self.server.read(parts.path, parse_qs(parts.query)))
+
     def do_POST(self) -> None:
+        self._answer(lambda body: self.server.accept(self.headers["content-type"], body))
+
+    def _answer(self, answered: Callable[[bytes], tuple[int, object]]) -> None:
         with self.server.mutex:
             self.server.requests += 1
             fault = self.server.fault(self.server.requests)
             self.server.agents.append(self.headers["user-agent"])
-            body = self.rfile.read(int(self.headers["content-length"]))
+            body = self.rfile.read(int(self.headers.get("content-length", 0)))
             status, answer = 0, None
             if fault in ("", "lose the answer", "refuse after"):
                 if self.headers["authorization"] != f"Bearer {KEY}":
                     status, answer = 401, {"error": {"message": "Invalid API Key provided"}}
                 else:
-                    status, answer = self.server.accept(self.headers["content-type"], body)
+                    status, answer = answered(body)
         if fault.startswith("lose"):
             self.close_connection = True
             return

@@ -23,7 +23,7 @@ PRUNING = tuple(
 )
 
 
-OF_DAYS = ("close-days", "audit-days", "prune-days")
+OF_DAYS = ("close-days", "audit-days", "audit-deliveries", "prune-days")
 
 
 def upkeep_jobs(context: JobContext) -> list[Job]:

@@ -1,4 +1,4 @@
-"""The outcome of the last audit of each closed day, and the job that audits days."""
+"""The outcome of the last audit of each closed day, and the jobs that audit days."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from analyzer.billing.audit.day_differences import AuditedDay
-from analyzer.billing.audit.examined_days import examine_day
+from analyzer.billing.audit.digest_chain import closed_days
+from analyzer.billing.audit.examined_days import examine_day, newest_days
 from analyzer.billing.days.day_rows import stored_days
+from analyzer.billing.hand_over.delivered_sums import read_delivered_sums
 from analyzer.kernel.database.clock import clock_ms, instant
 from analyzer.kernel.database.engine import NowMs, insert, reading, writing
 from analyzer.kernel.digest_key import DigestKey
@@ -127,3 +129,38 @@ class DayAudits:
         if audited.equal:
             log.info("%s: audited, equal", audited.day)
         return 1
+
+
+class DeliveryAudits:
+    """Audits days again whose deliveries do not add up any more, or add up again.
+
+    A day is handed over after its first audit, so that one cannot know what is wrong with its deliveries.
+
+    Args:
+        engine: Of the database.
+        keys: That digests may be made with.
+        who: The name of this process.
+    """
+
+    def __init__(self, engine: sa.Engine, keys: Sequence[DigestKey], who: str) -> None:
+        self._engine = engine
+        self._keys = keys
+        self._who = who
+
+    def step(self) -> int:
+        """Compares the deliveries of the newest days with what these have; leaves nothing to do.
+
+        Raises StoreAway.
+        """
+        with reading(self._engine) as db:
+            newest = newest_days(closed_days(db))
+        audited = {outcome.day: outcome for outcome in outcomes(self._engine)}
+        sums = read_delivered_sums(self._engine, newest)
+        for day in newest:
+            if not sums[day.id] or (before := audited.get(day.id)) is None:
+                continue
+            differences = {delivery.difference for delivery in sums[day.id]} - {""}
+            is_repaired = before.result == DIFFERS and not differences
+            if is_repaired or not differences <= set(before.differences):
+                store_outcome(self._engine, examine_day(self._engine, day, self._keys), self._who)
+        return 0

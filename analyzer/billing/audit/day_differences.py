@@ -14,9 +14,10 @@ class AuditDifference(NamedTuple):
     """A place where a closed day is not what it must be.
 
     Attributes:
-        kind: "digest", "key", "chain", "given", "ledger", "name", "totals", "counts" or "grouping".
+        kind: "digest", "key", "chain", "given", "delivery", "ledger", "name", "totals", "counts" or
+            "grouping".
         what: A sentence about it.
-        grouping: Of the series, for the last two kinds.
+        grouping: Of a delivery, and of the series for the last two kinds.
         name: Of the series; the sum of all of them has none.
         resource: Of the series.
         meter: Whose amounts differ.

@@ -14,6 +14,7 @@ from analyzer.billing.days.deleted_days import is_deleted
 from analyzer.billing.days.frozen_rows import WORK_MB
 from analyzer.billing.days.given_differences import GivenOutcome, compare_given
 from analyzer.billing.days.signed_reasons import unproved_reasons
+from analyzer.billing.hand_over.delivered_sums import delivered_sums, delivered_without_day
 from analyzer.counting.grouping_differences import comparisons
 from analyzer.judging.sql import plans
 from analyzer.kernel.database.chain import Signer, signer_of
@@ -35,7 +36,7 @@ class AuditedDigests(NamedTuple):
         days: Those with differences or remarks, by zone and time.
         closed: How many are closed.
         read: Of how many the rows were read; of the others only the chain of digests was.
-        lost: Days that were audited once and are not closed any more, in words.
+        lost: Days that were audited once or handed over, and are not closed, in words.
         given: What they take as given, compared with the chain.
     """
 
@@ -53,7 +54,8 @@ class AuditedDigests(NamedTuple):
 def examine_digests(
     engine: sa.Engine, keys: Sequence[DigestKey], *, every_day: bool = False
 ) -> AuditedDigests:
-    """Compares the rows of closed days with their digests and names, and each digest with the one before.
+    """Compares rows of closed days with their digests and names, each digest with the one before, deliveries
+    with what was counted, and what is given with the chain.
 
     Reads the rows of the newest days, up to ROWS_MAX, or with `every_day` of all. `keys` are those that
     digests may be made with. Raises StoreAway.
@@ -62,29 +64,39 @@ def examine_digests(
         without_scans(db)
         closed = digest_chain.closed_days(db)
         chained = _chain(closed, keys)
-        to_read, rows = set[int](), 0
-        for day in sorted(closed, key=lambda day: -day.end_s):
-            rows += day.rows
-            if every_day or rows <= ROWS_MAX or not to_read:
-                to_read.add(day.id)
+        newest = closed if every_day else newest_days(closed)
+        to_read = {day.id for day in newest}
+        delivered = _delivery_differences(db, newest)
         audited, forgotten = [], _plan(db).forgotten
         for day in closed:
-            differences = list(chained.get(day.id, ()))
+            differences = [*chained.get(day.id, ()), *delivered.get(day.id, ())]
             if day.id in to_read:
                 differences += digest_chain.digest_differences(db, day, keys)
                 differences += frozen_differences.name_differences(db, day, forgotten)
             audited.append(AuditedDay(day, differences))
         with_differences = [audited_day for audited_day in audited if audited_day.differences]
+        lost = [*digest_chain.lost_days(db), *delivered_without_day(db, closed)]
         given = compare_given(db, _signer(db, keys))
-        return AuditedDigests(with_differences, len(closed), len(to_read), digest_chain.lost_days(db), given)
+        return AuditedDigests(with_differences, len(closed), len(to_read), lost, given)
+
+
+def newest_days(closed: Sequence[Day]) -> list[Day]:
+    """Returns the newest days that have ROWS_MAX rows together, or the newest one alone."""
+    newest: list[Day] = []
+    rows = 0
+    for day in sorted(closed, key=lambda day: -day.end_s):
+        rows += day.rows
+        if rows <= ROWS_MAX or not newest:
+            newest.append(day)
+    return newest
 
 
 def examine_day(engine: sa.Engine, day: Day, keys: Sequence[DigestKey]) -> AuditedDay:
     """Returns what differs in a closed day, in one snapshot: flushes are in all of it or in nothing.
 
     Compared are its rows with its digest, that with the digest before, the rows and what came later with the
-    buckets, its groupings with each other, its references with their names, and the ledgers of its
-    partitions. Raises StoreAway.
+    buckets, its groupings with each other, its references with their names, what was handed over with what
+    it has, and the ledgers of its partitions. Raises StoreAway.
     """
     with slow_reading(engine) as db:
         without_scans(db)
@@ -96,6 +108,7 @@ def examine_day(engine: sa.Engine, day: Day, keys: Sequence[DigestKey]) -> Audit
         differences += [AuditDifference("given", sentence) for sentence in given]
         if is_deleted(db, day):
             return AuditedDay(day, _bounded(differences), [DELETED])
+        differences += _delivery_differences(db, [day]).get(day.id, [])
         differences += frozen_differences.ledger_differences(db, day)
         differences += frozen_differences.total_differences(db, numbers, day)
         plan = _plan(db)
@@ -121,6 +134,18 @@ def _chain(closed: list[Day], keys: Sequence[DigestKey]) -> dict[int, list[Audit
     for zone in sorted({day.zone for day in closed}):
         differences |= digest_chain.chain_differences([day for day in closed if day.zone == zone], keys)
     return differences
+
+
+def _delivery_differences(db: sa.Connection, days: Sequence[Day]) -> dict[int, list[AuditDifference]]:
+    """Returns the deliveries that do not add up to what days have, by the id of the day."""
+    return {
+        day: [
+            AuditDifference("delivery", one.difference, one.stored.grouping, meter=one.stored.meter)
+            for one in sums
+            if one.difference
+        ]
+        for day, sums in delivered_sums(db, days).items()
+    }
 
 
 def _plan(db: sa.Connection) -> Plan:

@@ -55,6 +55,11 @@ class Day(NamedTuple):
     def __str__(self) -> str:
         return f"{self.date} ({self.zone})"
 
+    @property
+    def middle_s(self) -> int:
+        """The time of its amounts in billing services: in all time zones the same date."""
+        return (self.begin_s + self.end_s) // 2
+
     def due_ms(self, grace_s: float) -> int:
         """Returns the time at which the day is to be closed, in milliseconds since 1970."""
         return round((self.end_s + grace_s) * 1000)

@@ -15,6 +15,7 @@ from http import HTTPStatus
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
+from analyzer.billing.hand_over.service_sums import ReadSums, lago_sums, openmeter_sums, stripe_sums
 from analyzer.billing.hand_over.usage_events import UsageEvent, rfc3339
 
 DAY_S = 86_400
@@ -54,6 +55,7 @@ class BillingService(NamedTuple):
         fields: An event as a JSON object, for a file of events.
         content: Of a request with some events.
         answer: Reads the answer to a request with these events, of status 2xx or 4xx.
+        sums: Asks for the sums that it has.
     """
 
     path: str
@@ -65,6 +67,7 @@ class BillingService(NamedTuple):
     fields: Callable[[UsageEvent], Fields]
     content: Callable[[Sequence[UsageEvent]], bytes]
     answer: Callable[[int, bytes, Sequence[UsageEvent]], Answer]
+    sums: ReadSums
 
 
 def compact_json(fields: object) -> str:
@@ -199,6 +202,7 @@ SERVICES: Mapping[str, BillingService] = {
         fields=_stripe_fields,
         content=_stripe_content,
         answer=_stripe_answer,
+        sums=stripe_sums,
     ),
     "lago": BillingService(
         path="/api/v1/events/batch",
@@ -210,6 +214,7 @@ SERVICES: Mapping[str, BillingService] = {
         fields=_lago_fields,
         content=_lago_content,
         answer=_lago_answer,
+        sums=lago_sums,
     ),
     "cloudevents": BillingService(
         path="/api/v1/events",
@@ -221,5 +226,6 @@ SERVICES: Mapping[str, BillingService] = {
         fields=_cloudevents_fields,
         content=_cloudevents_content,
         answer=_cloudevents_answer,
+        sums=openmeter_sums,
     ),
 }

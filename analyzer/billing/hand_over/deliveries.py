@@ -14,7 +14,13 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from analyzer.billing.reports.usage_amounts import UsagePart, UsagePlace, parse_place, place_text
+from analyzer.billing.reports.usage_amounts import (
+    AmountKind,
+    UsagePart,
+    UsagePlace,
+    parse_place,
+    place_text,
+)
 from analyzer.kernel.database import signed_rows
 from analyzer.kernel.database.chain import require_witnessed
 from analyzer.kernel.database.clock import clock_ms
@@ -56,7 +62,7 @@ class StoredDelivery(NamedTuple):
     zone: str
     date: str
     grouping: str
-    kind: str
+    kind: AmountKind
     meter: str
     delivery: Delivery
     who: str
@@ -161,8 +167,8 @@ def _delivery(row: sa.RowMapping) -> Delivery:
     return Delivery(parse_place(row["place"]), *(row[name] for name in Delivery._fields[1:]))
 
 
-def stored_deliveries(engine: sa.Engine) -> list[StoredDelivery]:
-    """Returns all deliveries, the newest last. Raises StoreAway."""
+def stored_deliveries(db: sa.Connection, *conditions: sa.ColumnElement[bool]) -> list[StoredDelivery]:
+    """Returns the deliveries that meet the conditions, the newest last."""
     columns = deliveries.c
     order = (
         columns.acknowledged_ms.desc(),
@@ -173,8 +179,7 @@ def stored_deliveries(engine: sa.Engine) -> list[StoredDelivery]:
         columns.kind,
         columns.meter,
     )
-    with reading(engine) as db:
-        rows = db.execute(sa.select(deliveries).order_by(*order)).mappings().all()
+    rows = db.execute(sa.select(deliveries).where(*conditions).order_by(*order)).mappings().all()
     plain = [name for name in StoredDelivery._fields if name != "delivery"]
     return [
         StoredDelivery(**{name: row[name] for name in plain}, delivery=_delivery(row)) for row in rows[::-1]

@@ -7,18 +7,24 @@ and proxies from the environment are not used, so the token goes to the named se
 from __future__ import annotations
 
 import http.client
+import json
 import re
 import ssl
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from decimal import Decimal
 from email.utils import parsedate_to_datetime
-from typing import NamedTuple
+from http import HTTPStatus
+from typing import Any, NamedTuple
+from urllib.parse import urlencode
 
-from analyzer.billing.hand_over.billing_services import BillingService
+from analyzer.billing.hand_over.billing_services import SENTENCE_MAX, BillingService
+from analyzer.billing.hand_over.service_sums import Sums
 from analyzer.billing.hand_over.usage_events import UsageEvent
-from analyzer.kernel.errors import DeliveryFailed
+from analyzer.kernel.errors import DeliveryFailed, NotAtService
+from analyzer.plan.windows import Window
 from gatekeeper.sources.timed_connection import DeadlineSocket, ServerAddress
 
 TIMEOUT_S = 20.0  # of a request, until its whole answer
@@ -26,6 +32,10 @@ BODY_BYTES_MAX = 1 << 20
 LATER = {408, 409, 425, 429, *range(500, 600)}  # the same request may succeed later
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 30.0
 GIVE_UP_S = 300.0  # of failures in a row
+CURES: Mapping[int, str] = {
+    HTTPStatus.UNAUTHORIZED: "write its key, see --token-file",
+    HTTPStatus.FORBIDDEN: "write a key that may read meters, events and usage, see --token-file",
+}
 
 
 class Sent(NamedTuple):
@@ -54,60 +64,28 @@ class Waits(NamedTuple):
     give_up_s: float = GIVE_UP_S
 
 
-class EventSender:
-    """Sends events to one service, on one connection; must not be shared between threads.
+class _Request(NamedTuple):
+    method: str
+    path: str
+    content: bytes | None = None
+    content_type: str = ""
 
-    Args:
-        server: Where the service is.
-        service: How it takes events.
-        token: Sent as a bearer token; "" for none.
-        waits: Between two tries.
-        tls: For https; None without.
-    """
 
-    def __init__(
-        self,
-        server: ServerAddress,
-        service: BillingService,
-        token: str,
-        waits: Waits,
-        tls: ssl.SSLContext | None,
-    ) -> None:
+class _ServiceConnection:
+    """Requests on one connection to a service; must not be shared between threads."""
+
+    later = "ask again later"  # what to do when it does not answer
+
+    def __init__(self, server: ServerAddress, token: str, waits: Waits, tls: ssl.SSLContext | None) -> None:
         self._server = server
-        self._service = service
         self._waits = waits
         self._tls = tls
-        self._path = server.prefix or service.path
-        self._headers = {
-            "content-type": service.content_type,
-            "accept": "application/json",
-            "user-agent": "gatelock",
-        }
+        self._headers = {"accept": "application/json", "user-agent": "gatelock"}
         if token:
             self._headers["authorization"] = f"Bearer {token}"
         self._connection: http.client.HTTPConnection | None = None
         self._socket: DeadlineSocket | None = None
         self._is_stopped = False
-
-    def send(self, events: Sequence[UsageEvent]) -> Sent:
-        """Sends the events in one request, or again those that the service did not have, until it has all.
-
-        Raises DeliveryFailed when it refuses some, or does not answer for too long: then none, or some of
-        them, are acknowledged.
-        """
-        remaining, duplicates = list(events), 0
-        while remaining:
-            status, body = self._answered(self._service.content(remaining))
-            answer = self._service.answer(status, body, remaining)
-            if answer.refusal:
-                raise DeliveryFailed(
-                    f"{self._server.display_name} refuses {self._named(remaining)}: {answer.refusal}"
-                )
-            duplicates += len(answer.known)
-            if answer.is_whole:
-                break
-            remaining = [event for index, event in enumerate(remaining) if index not in answer.known]
-        return Sent(duplicates)
 
     def stop(self) -> None:
         """Ends a request that another thread waits for, with DeliveryFailed; none can be sent any more."""
@@ -120,19 +98,14 @@ class EventSender:
         if connection is not None:
             connection.close()
 
-    def _named(self, events: Sequence[UsageEvent]) -> str:
-        first = events[0]
-        about = f"the event of {first.customer}" if len(events) == 1 else f"{len(events)} events"
-        return f"{about} ({first.name}, {first.amount.day})"
-
-    def _answered(self, content: bytes) -> tuple[int, bytes]:
+    def _answered(self, request: _Request) -> tuple[int, bytes]:
         """Returns an answer that is final, of status 2xx or 4xx. Raises DeliveryFailed."""
         waits, failing_s = self._wait_times(), 0.0
         while True:
             began_s = time.monotonic()
             retry_after_s: float | None = None
             try:
-                answer, body = self._request(content)
+                answer, body = self._request(request)
                 if 300 <= answer.status < 400:
                     location = answer.getheader("location", "")[:200]
                     raise DeliveryFailed(
@@ -151,7 +124,7 @@ class EventSender:
             failing_s += time.monotonic() - began_s + wait_s
             if failing_s > self._waits.give_up_s or self._is_stopped:
                 raise DeliveryFailed(
-                    f"{self._server.display_name}: {reason}; send again later, it continues here",
+                    f"{self._server.display_name}: {reason}; {self.later}",
                     is_away=True,
                 )
             self._wait(wait_s)
@@ -167,10 +140,11 @@ class EventSender:
             self._waits.sleep(min(1.0, wait_s))
             wait_s -= 1.0
 
-    def _request(self, content: bytes) -> tuple[http.client.HTTPResponse, bytes]:
+    def _request(self, request: _Request) -> tuple[http.client.HTTPResponse, bytes]:
         end_s = time.monotonic() + TIMEOUT_S
         connection = self._connected(end_s)
-        connection.request("POST", self._path, content, self._headers)
+        headers = self._headers | ({"content-type": request.content_type} if request.content_type else {})
+        connection.request(request.method, request.path, request.content, headers)
         answer = connection.getresponse()
         body = answer.read(BODY_BYTES_MAX + 1)
         if len(body) > BODY_BYTES_MAX or answer.will_close:
@@ -188,6 +162,105 @@ class EventSender:
             self._connection, self._socket = connection, timed
         timed.end_s = end_s
         return connection
+
+
+class EventSender(_ServiceConnection):
+    """Sends events to one service, on one connection; must not be shared between threads.
+
+    Args:
+        server: Where the service is.
+        service: How it takes events.
+        token: Sent as a bearer token; "" for none.
+        waits: Between two tries.
+        tls: For https; None without.
+    """
+
+    later = "send again later, it continues here"
+
+    def __init__(
+        self,
+        server: ServerAddress,
+        service: BillingService,
+        token: str,
+        waits: Waits,
+        tls: ssl.SSLContext | None,
+    ) -> None:
+        super().__init__(server, token, waits, tls)
+        self._service = service
+        self._path = server.prefix or service.path
+
+    def send(self, events: Sequence[UsageEvent]) -> Sent:
+        """Sends the events in one request, or again those that the service did not have, until it has all.
+
+        Raises DeliveryFailed when it refuses some, or does not answer for too long: then none, or some of
+        them, are acknowledged.
+        """
+        remaining, duplicates = list(events), 0
+        while remaining:
+            content = self._service.content(remaining)
+            status, body = self._answered(_Request("POST", self._path, content, self._service.content_type))
+            answer = self._service.answer(status, body, remaining)
+            if answer.refusal:
+                raise DeliveryFailed(
+                    f"{self._server.display_name} refuses {self._named(remaining)}: {answer.refusal}"
+                )
+            duplicates += len(answer.known)
+            if answer.is_whole:
+                break
+            remaining = [event for index, event in enumerate(remaining) if index not in answer.known]
+        return Sent(duplicates)
+
+    def _named(self, events: Sequence[UsageEvent]) -> str:
+        first = events[0]
+        about = f"the event of {first.customer}" if len(events) == 1 else f"{len(events)} events"
+        return f"{about} ({first.name}, {first.amount.day})"
+
+
+class ServiceReader(_ServiceConnection):
+    """Asks a service for what it has, on one connection; must not be shared between threads.
+
+    Args:
+        server: Where the service is. Its path is that of events, or "".
+        service: Of which kind it is.
+        token: Sent as a bearer token; "" for none.
+        waits: Between two tries.
+        tls: For https; None without.
+    """
+
+    def __init__(
+        self,
+        server: ServerAddress,
+        service: BillingService,
+        token: str,
+        waits: Waits,
+        tls: ssl.SSLContext | None,
+    ) -> None:
+        super().__init__(server, token, waits, tls)
+        self._base = server.prefix.removesuffix(service.path)
+        self._service = service
+
+    def sums(self, event: str, customers: Sequence[str], period: Window) -> Sums:
+        """Returns the sums of an event that the service has, by customer; see `BillingService.sums`.
+
+        Raises DeliveryFailed when it refuses, answers in another form, or does not answer for too long.
+        """
+        try:
+            return self._service.sums(self._get, event, customers, period)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise DeliveryFailed(
+                f"{self._server.display_name} answers in another form than this service: write its --format"
+            ) from error
+
+    def _get(self, path: str, parameters: Mapping[str, object]) -> Any:
+        query = urlencode(parameters, doseq=True)
+        status, body = self._answered(_Request("GET", f"{self._base}{path}?{query}"))
+        if status < HTTPStatus.BAD_REQUEST:
+            return json.loads(body, parse_float=Decimal)
+        text = " ".join(body.decode(errors="replace").split())[:SENTENCE_MAX]
+        is_missing = status == HTTPStatus.NOT_FOUND or "resource_missing" in text
+        cure = CURES.get(status, "compare the URL and --format with those of the hand-over")
+        sentence = f"{self._server.display_name} refuses {path}: {status} {text}: {cure}"
+        raise NotAtService(sentence) if is_missing else DeliveryFailed(sentence)
 
 
 def _retry_after_s(header: str) -> float | None:

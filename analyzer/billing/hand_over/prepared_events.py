@@ -75,10 +75,9 @@ def why_not(
     part: UsagePart, scanned: Examined, service: BillingService, now_s: float, *, skip_unknown: bool
 ) -> str:
     """Returns why a part cannot be delivered; "" if it can."""
-    at_s = (part.day.begin_s + part.day.end_s) // 2
     if not scanned.events and not scanned.unknown:
         return ""
-    if service.past_s is not None and now_s - at_s > service.past_s:
+    if service.past_s is not None and now_s - part.day.middle_s > service.past_s:
         return f"{part}: the service takes events of the last {service.past_s // 86_400 + 1} days"
     if scanned.too_long:
         return (

@@ -34,7 +34,7 @@ class UsageEvent(NamedTuple):
     identifier: str
     customer: str
     name: str  # of the event: what the service calls the meter
-    at_s: int  # the middle of the day that it is booked on: in all time zones the same date
+    at_s: int  # the middle of the day that it is booked on
     amount: UsageAmount
     unit: str  # of the value; "" for whole numbers
 
@@ -104,10 +104,10 @@ class EventMaker:
         self._secret = secret
         self._part = part
         self._customers = customers
-        self._name = name
+        self.name = name
         self._unit = unit
         self._is_of_callers = parse_grouping(part.grouping).is_of_callers
-        self.at_s = (part.day.begin_s + part.day.end_s) // 2
+        self.at_s = part.day.middle_s
 
     def find_customer(self, amount: UsageAmount) -> str | None:
         """Returns the customer of an amount, as `Customers.of` does."""
@@ -116,7 +116,7 @@ class EventMaker:
 
     def event(self, amount: UsageAmount, customer: str) -> UsageEvent:
         """Returns the event of an amount; equal amounts have equal events."""
-        return UsageEvent(self._identifier(amount), customer, self._name, self.at_s, amount, self._unit)
+        return UsageEvent(self._identifier(amount), customer, self.name, self.at_s, amount, self._unit)
 
     def _identifier(self, amount: UsageAmount) -> str:
         part = self._part

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from analyzer.billing.days.day_rows import Day, FrozenMeter, stored_days
 from analyzer.billing.reports.day_report import NotFrozen
 from analyzer.counting.sql_joins import bounded_sum
-from analyzer.kernel.database.engine import ROWS_AT_ONCE, reading, slow_reading, without_scans
+from analyzer.kernel.database.engine import ROWS_AT_ONCE, reading, without_scans
 from analyzer.kernel.tables.billing_tables import (
     adjustments,
     corrections,
@@ -30,6 +30,7 @@ from analyzer.plan.derived_meters import is_stated
 AmountKind = Literal["frozen", "late", "correction"]
 COUNTED: tuple[AmountKind, ...] = ("frozen",)
 BOOKED: tuple[AmountKind, ...] = ("late", "correction")
+SUFFIXES = {"frozen": "", "late": ", late", "correction": ", corrections"}  # of a meter, in sentences
 
 UsagePlace = tuple[str | int, ...]  # of an amount in its part; amounts are in this order
 
@@ -44,8 +45,7 @@ class UsagePart(NamedTuple):
     kind: AmountKind
 
     def __str__(self) -> str:
-        suffix = {"frozen": "", "late": ", late", "correction": ", corrections"}[self.kind]
-        return f"{self.day}: {self.meter}{suffix}"
+        return f"{self.day}: {self.meter}{SUFFIXES[self.kind]}"
 
 
 class UsageAmount(NamedTuple):
@@ -117,22 +117,22 @@ def usage_amounts(engine: sa.Engine, part: UsagePart, place: UsagePlace = ()) ->
         place = page[-1].place
 
 
-def part_total(engine: sa.Engine, part: UsagePart) -> PartTotal:
-    """Returns how many amounts a part has, and their sum. Raises StoreAway."""
-    with slow_reading(engine) as db:
-        without_scans(db)
-        totals = [db.execute(statement).one() for statement in _totals(db, part)]
+def part_total(db: sa.Connection, part: UsagePart, place: UsagePlace = ()) -> PartTotal:
+    """Returns how many amounts of a part stand after a place, and their sum, without those that are 0."""
+    totals = [db.execute(statement).one() for statement in _totals(db, part, place)]
     return PartTotal(sum(int(row[0]) for row in totals), sum(int(row[1] or 0) for row in totals))
 
 
-def _totals(db: sa.Connection, part: UsagePart) -> Iterator[sa.Select[Any]]:
+def _totals(db: sa.Connection, part: UsagePart, place: UsagePlace) -> Iterator[sa.Select[Any]]:
     if part.kind == "correction":
-        yield sa.select(sa.func.count(), bounded_sum(corrections.c.amount)).where(*_of_corrections(part))
+        behind = _of_corrections(part, place)
+        yield sa.select(sa.func.count(), bounded_sum(corrections.c.amount)).where(*behind)
         return
     table = frozen_counts if part.kind == "frozen" else adjustments
-    for day, meter in _corrected(db, part) if part.kind == "late" else _own(part):
+    whole = ((day, meter, place) for day, meter in _own(part))
+    for day, meter, begin in _corrected_behind(db, part, place) if part.kind == "late" else whole:
         value = table.c[meter.columns[1]]
-        rows = _of_counts(db, table, part, day, meter)
+        rows = [*_of_counts(db, table, part, day, meter), *_behind(table, begin)]
         yield sa.select(sa.func.count(), bounded_sum(value)).where(*rows)
 
 
@@ -145,6 +145,23 @@ def _corrected(db: sa.Connection, part: UsagePart) -> Iterator[tuple[Day, Frozen
     of_day = sa.select(adjustments.c.day).where(adjustments.c.booked == part.day.id).distinct()
     for day in sorted(stored_days(db, days.c.id.in_(of_day)), key=lambda day: day.id):
         yield from ((day, meter) for meter in day.meters if meter.name == part.meter)
+
+
+def _corrected_behind(
+    db: sa.Connection, part: UsagePart, place: UsagePlace
+) -> Iterator[tuple[Day, FrozenMeter, UsagePlace]]:
+    """Yields the days that have late amounts after a place, each with the place at which it begins."""
+    reached = int(place[0]) if place else 0
+    for day, meter in _corrected(db, part):
+        if day.id >= reached:
+            yield day, meter, place if day.id == reached else ()
+
+
+def _behind(table: sa.Table, place: UsagePlace) -> Iterator[sa.ColumnElement[bool]]:
+    """Yields the condition of the rows of one day that stand after a place."""
+    if place:
+        columns = table.c
+        yield sa.tuple_(columns.reference, columns.resource) > sa.tuple_(*map(sa.literal, place[-2:]))
 
 
 def _of_counts(
@@ -184,14 +201,10 @@ def _read_page(
             columns[value],
             sa.func.coalesce(columns[denied], 0),
         )
-        .where(*rows)
+        .where(*rows, *_behind(table, place))
         .order_by(columns.reference, columns.resource)
         .limit(most)
     )
-    if place:
-        statement = statement.where(
-            sa.tuple_(columns.reference, columns.resource) > sa.tuple_(*map(sa.literal, place[-2:]))
-        )
     in_front: UsagePlace = (day.id,) if table is adjustments else ()
     return [
         UsageAmount(day.date, reference, name, resource, value, denied, 0, (*in_front, reference, resource))
@@ -212,21 +225,18 @@ def _frozen(db: sa.Connection, part: UsagePart, place: UsagePlace) -> list[Usage
 
 def _late(db: sa.Connection, part: UsagePart, place: UsagePlace) -> list[UsageAmount]:
     amounts: list[UsageAmount] = []
-    reached = int(place[0]) if place else 0
-    for day, meter in _corrected(db, part):
-        if day.id < reached:
-            continue
+    for day, meter, begin in _corrected_behind(db, part, place):
         rows = _of_counts(db, adjustments, part, day, meter)
-        begin = place if day.id == reached else ()
         amounts += _read_page(db, adjustments, rows, day, meter, begin, ROWS_AT_ONCE - len(amounts))
         if len(amounts) >= ROWS_AT_ONCE:
             break
     return amounts
 
 
-def _of_corrections(part: UsagePart) -> list[sa.ColumnElement[bool]]:
+def _of_corrections(part: UsagePart, place: UsagePlace) -> list[sa.ColumnElement[bool]]:
     columns = corrections.c
-    return [columns.booked == part.day.id, columns.grouping == part.grouping, columns.meter == part.meter]
+    of_part = [columns.booked == part.day.id, columns.grouping == part.grouping, columns.meter == part.meter]
+    return [*of_part, columns.id > (place[0] if place else 0)]
 
 
 def _corrections(db: sa.Connection, part: UsagePart, place: UsagePlace) -> list[UsageAmount]:
@@ -241,7 +251,7 @@ def _corrections(db: sa.Connection, part: UsagePart, place: UsagePlace) -> list[
             columns.id,
         )
         .join(days, days.c.id == columns.day)
-        .where(*_of_corrections(part), columns.id > (place[0] if place else 0))
+        .where(*_of_corrections(part, place))
         .order_by(columns.id)
         .limit(ROWS_AT_ONCE)
     )
@@ -257,5 +267,14 @@ def place_text(place: UsagePlace) -> str:
 
 
 def parse_place(text: str) -> UsagePlace:
-    """Returns the place that `place_text` has written."""
-    return tuple(json.loads(text)) if text else ()
+    """Returns the place that `place_text` has written; another text is a place that no amount has."""
+    try:
+        return tuple(json.loads(text)) if text else ()
+    except (ValueError, TypeError):
+        return (text,)
+
+
+def is_place(kind: AmountKind, place: UsagePlace) -> bool:
+    """Whether an amount of a kind can have a place, or the place is the begin of a part."""
+    types = {"frozen": (str, str), "late": (int, str, str), "correction": (int,)}
+    return place == () or tuple(map(type, place)) == types[kind]

@@ -128,6 +128,10 @@ BILLING = CommandGroup(
                     "send", "verbs.report_sending:send",
                     "Deliver the usage of closed days to a billing service.",
                 ),
+                Command(
+                    "reconcile", "verbs.report_reconciling:reconcile",
+                    "Compare what a billing service has with what it has acknowledged.",
+                ),
             ),
             default="write",
         ),

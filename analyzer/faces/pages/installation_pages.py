@@ -7,10 +7,11 @@ from itertools import islice
 from typing import Any, cast
 
 from analyzer.billing.audit.audit_outcomes import outcomes
+from analyzer.billing.hand_over.delivered_sums import read_delivered_sums
 from analyzer.billing.reports.day_status import day_statuses
 from analyzer.delays.partition_delays import measured_by_owner, partition_delays
 from analyzer.faces.api.endpoints import NotThere
-from analyzer.faces.day_answers import audit_fields, day_fields
+from analyzer.faces.day_answers import audit_fields, day_fields, delivery_fields
 from analyzer.faces.pages.page_content import ActForm, Column, Content, PageTable, Tile
 from analyzer.faces.pages.page_filters import SPANS_S
 from analyzer.faces.pages.page_request import PageRequest, utc_text
@@ -32,6 +33,7 @@ from gatekeeper.feed.feed_json import change_fields, time_text
 from gatekeeper.model import Set
 
 ROWS = 500
+DELIVERED_DAYS = 10  # whose deliveries are compared with their rows for a page
 SAMPLE_MAX = 40  # characters of a rejected record, in which letters and digits are hidden
 
 
@@ -124,7 +126,7 @@ def gates(request: PageRequest) -> Content:
 
 
 def days(request: PageRequest) -> Content:
-    """Returns the days of billing: open, closed, corrected, audited."""
+    """Returns the days of billing: open, closed, corrected, audited, and what was handed over."""
     engine = request.engine
     audited = {outcome.day: outcome for outcome in outcomes(engine)}
     statuses = sorted(day_statuses(engine, None), key=lambda status: (-status.day.begin_s, status.day.zone))
@@ -143,10 +145,29 @@ def days(request: PageRequest) -> Content:
         for status in statuses if status.day.state == "closed" and status.deleted_ms is None
     ]  # fmt: skip
     files = (Column("day", "Day"), Column("zone", "Zone"), Column("address", "Report"))
+    newest = {status.day.id: status.day for status in statuses[:DELIVERED_DAYS]}
+    delivered = [
+        {"day": newest[day].date, "zone": newest[day].zone, **delivery_fields(sums)}
+        for day, deliveries in read_delivered_sums(engine, list(newest.values())).items()
+        for sums in deliveries
+    ]
+    delivery_columns = (
+        Column("day", "Day"), Column("zone", "Zone"), Column("destination", "To"), Column("by", "By"),
+        Column("meter", "Meter"), Column("kind", "Kind"), Column("amount", "Acknowledged", "count"),
+        Column("left_out_amount", "Left out", "count"), Column("to_send", "Left to send", "count"),
+        Column("of_day", "The day has", "count"), Column("difference", "Differs", "state"),
+    )  # fmt: skip
     return Content(
         "Days",
         tables=[
             PageTable("days", "Days", columns, rows, empty),
+            PageTable(
+                "deliveries",
+                f"Handed over, of the last {DELIVERED_DAYS} days",
+                delivery_columns,
+                delivered,
+                "Nothing of these days was handed over to a billing service.",
+            ),
             PageTable("reports", "Reports to download", files, reports, "No closed day has rows to report."),
         ],
     )

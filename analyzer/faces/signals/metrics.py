@@ -249,7 +249,8 @@ WAITING = Metric(
 DIFFERING_DAYS = Metric(
     "gatelock_differing_days",
     "gauge",
-    "Closed days in which the last audit found a difference; `gatelock billing days list` names them.",
+    "Closed days in which the last audit found a difference, of their counts or of what was handed over; "
+    "`gatelock billing days list` names them.",
 )
 FEED_VERSION = Metric("gatelock_feed_version", "gauge", "Version of the lock feed in the database.")
 BUILD = Metric("gatelock_build_info", "gauge", "Version of the running analyzer.", ("version",))

@@ -10,7 +10,6 @@ import sqlalchemy as sa
 
 from analyzer.billing.audit.examined_days import examine_day
 from analyzer.billing.days.by_hand import Correction, correct
-from analyzer.billing.days.day_digest import DigestKey
 from analyzer.billing.days.day_rows import stored_days
 from analyzer.callers.caller_changes import set_callers
 from analyzer.callers.forgetting.forget_caller import forget_caller
@@ -18,6 +17,7 @@ from analyzer.flush.sql_store import SqlStore
 from analyzer.judging.caller_limits import Profile
 from analyzer.judging.locks.lock_feed import new_mark
 from analyzer.kernel.database.engine import reading
+from analyzer.kernel.digest_key import DigestKey
 from analyzer.kernel.tables.billing_tables import days
 from tests.store.operations.test_forgetting import BOB, DAY_S, NAME, Installation
 from tests.support.servers.postgres import dsn_of, find_programs

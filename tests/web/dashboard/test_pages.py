@@ -13,6 +13,8 @@ import httpx2
 import pytest
 import sqlalchemy as sa
 
+from analyzer.billing.hand_over.deliveries import Delivery, delivering
+from analyzer.billing.reports.usage_amounts import UsagePart
 from analyzer.callers.caller_changes import set_callers
 from analyzer.faces.api.endpoint_table import ENDPOINTS
 from analyzer.faces.pages.page_list import PAGES
@@ -27,6 +29,7 @@ from analyzer.kernel.sessions import IDLE_MS, LASTS_MS
 from analyzer.kernel.tables.session_tables import sessions
 from analyzer.kernel.tokens import SCOPES, TokenScope, create, revoke
 from analyzer.plan.meter_units import UNLIMITED
+from tests.store.days.test_day_audits import ClosedDays
 from tests.store.flushing import plan, quota
 from tests.support.waiting import wait_until
 from tests.web.dashboard.conftest import HOSTILE
@@ -173,6 +176,19 @@ def test_a_policy_of_several_periods_shows_the_rule_and_the_mode_of_each(
         assert f'<dt>mode of {name}</dt><dd><span class="value">{mode}<' in page
         assert re.search(rf"{name}: [^;]*\b{limit} requests", page)
     assert client.get("/caller?caller=tenant:shop").status_code == 200
+
+
+def test_days_show_what_was_handed_over_and_what_does_not_add_up(
+    client: httpx2.Client, engine: sa.Engine
+) -> None:
+    assert "Nothing of these days was handed over" in client.get("/days").text
+    part = UsagePart(ClosedDays(engine).day(0), "caller", "requests", "sum", "frozen")
+    with delivering(engine, "https://billing.example/v1", "stripe", "ann", new_mark) as record:
+        record.finished(part, Delivery(events=2, amount=12))
+        assert "https://billing.example/v1" in (page := client.get("/days").text)
+        assert "acknowledged, " not in page
+        record.finished(part, Delivery(events=12, amount=1836))
+    assert "1,836 in 12 events acknowledged, " in client.get("/days").text
 
 
 def test_sign_out_ends_the_session_on_the_server_too(client: httpx2.Client, engine: sa.Engine) -> None:

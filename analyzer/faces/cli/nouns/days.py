@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,7 +21,8 @@ from analyzer.billing.days.by_hand import (
 from analyzer.billing.days.by_hand import correct as correct_day
 from analyzer.billing.days.closing import DayClosing
 from analyzer.billing.days.targets import awaited_now, distinct_names
-from analyzer.billing.hand_over.deliveries import stored_deliveries
+from analyzer.billing.hand_over.delivered_sums import read_delivered_sums
+from analyzer.billing.hand_over.expiring_usage import expiring_usage
 from analyzer.billing.reports.day_status import day_statuses, stored_positions
 from analyzer.build import ends_of_logs, make_billing, wall_ms
 from analyzer.faces.awaited_partitions import describe
@@ -58,14 +58,20 @@ from analyzer.replay.generations import correcting_replays
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
+    from analyzer.billing.audit.audit_outcomes import AuditOutcome
     from analyzer.billing.days.day_rows import Day
     from analyzer.billing.days.targets import AwaitedPartition
+    from analyzer.billing.hand_over.delivered_sums import DeliveredSums
     from analyzer.billing.reports.day_status import DayPosition, DayStatus
     from analyzer.config.settings import Settings
     from analyzer.kernel.model import Partition
 
 
 SHOWN = 40  # days in a list, unless all are asked for
+DELIVERY_COLUMNS = (
+    *("destination", "by", "meter", "kind", "complete", "events", "amount", "left_out", "left_out_amount"),
+    *("to_send", "of_day", "acknowledged"),
+)
 
 DateArgument = Annotated[str, Argument(metavar="DATE", help="The day: 2026-11-20, today or yesterday.")]
 
@@ -81,7 +87,7 @@ def list_(
 
     A day is closed when all partitions are counted as far as they were logged when it was over, and audited
     at once. Exit code 1 if a day waits for a partition, an audit found a difference, or a delivery to a
-    billing service is not complete.
+    billing service is not complete, does not add up to what the day has, or is due within 5 days.
 
     Example: gatelock billing days list --zone Europe/Berlin
     """
@@ -90,43 +96,48 @@ def list_(
         statuses = day_statuses(engine, zone, None if every else SHOWN)
         audited = {one.day: one for one in outcomes(engine)}
         waits = {status.day.id: _awaited(engine, settings, status.day) for status in statuses}
-        deliveries = _deliveries(engine)
-        sent = {status.day.id: deliveries[status.day.date, status.day.zone] for status in statuses}
+        sent = read_delivered_sums(engine, [status.day for status in statuses])
+        expiring = expiring_usage(engine)
         if json:
             json_lines(
                 day_fields(status)
                 | audit_fields(audited.get(status.day.id))
-                | {"waits_for": [*map(str, waits[status.day.id])], "deliveries": sent[status.day.id]}
+                | {
+                    "waits_for": [*map(str, waits[status.day.id])],
+                    "deliveries": [*map(delivery_fields, sent[status.day.id])],
+                    "expiring": [str(usage) for usage in expiring if usage.day.id == status.day.id],
+                }
                 for status in statuses
             )
         else:
-            columns = [
-                "day",
-                "zone",
-                "state",
-                "requests",
-                "rows",
-                "adjusted",
-                "corrected",
-                "closed",
-                "audit",
-                "sent",
-            ]
-            if any(status.deleted_ms is not None for status in statuses):
-                columns.append("deleted")
-            fields = [
-                day_fields(status)
-                | audit_fields(audited.get(status.day.id))
-                | {"sent": _sent_in_words(sent[status.day.id])}
-                for status in statuses
-            ]
-            cells = [["" if one[name] is None else one[name] for name in columns] for one in fields]
-            table(columns, cells, "no day is stored yet: analyzers store the first one within seconds")
+            _print_days(statuses, audited, sent)
             for status in statuses:
                 _say_awaited(engine, settings, status.day, waits[status.day.id])
+                _say_sent(status.day, sent[status.day.id])
+            for usage in expiring:
+                say(str(usage))
+                say(f"{usage.command}  # hand it over")
         differs = any(outcome.result == DIFFERS for outcome in audited.values())
-        if any(waits.values()) or differs or any(map(_is_partly_sent, sent.values())):
+        if any(waits.values()) or differs or expiring or not all(map(_is_sent, sent.values())):
             raise Exit(FOUND)
+
+
+def _print_days(
+    statuses: Sequence[DayStatus],
+    audited: Mapping[int, AuditOutcome],
+    sent: Mapping[int, Sequence[DeliveredSums]],
+) -> None:
+    columns = ["day", "zone", "state", "requests", "rows", "adjusted", "corrected", "closed", "audit", "sent"]
+    if any(status.deleted_ms is not None for status in statuses):
+        columns.append("deleted")
+    fields = [
+        day_fields(status)
+        | audit_fields(audited.get(status.day.id))
+        | {"sent": _sent_in_words(sent[status.day.id])}
+        for status in statuses
+    ]
+    cells = [["" if one[name] is None else one[name] for name in columns] for one in fields]
+    table(columns, cells, "no day is stored yet: analyzers store the first one within seconds")
 
 
 def show(
@@ -147,9 +158,10 @@ def show(
         audit = next((outcome for outcome in outcomes(engine) if outcome.day == status.day.id), None)
         replays = correcting_replays(engine, status.day.id)
         fields = day_fields(status) | audit_fields(audit) | replay_fields(replays)
-        sent = _deliveries(engine)[status.day.date, status.day.zone]
+        sent = read_delivered_sums(engine, [status.day])[status.day.id]
+        deliveries = [*map(delivery_fields, sent)]
         if json:
-            waiting = {"waits_for": [*map(str, waits)], "deliveries": sent}
+            waiting = {"waits_for": [*map(str, waits)], "deliveries": deliveries}
             json_lines([fields | waiting | {"partitions": [*map(position_fields, positions)]}])
         else:
             for name, value in fields.items():
@@ -167,12 +179,12 @@ def show(
             gone = "the rows of the day were deleted after their retention, and its positions with them"
             no_target = "no partition has a target yet" if status.deleted_ms is None else gone
             table(columns, rows, no_target)
-            if sent:
-                columns = [name for name in sent[0] if name not in ("format", "known", "who", "began")]
-                cells = [[delivery[name] for name in columns] for delivery in sent]
-                table([name.replace("_", " ") for name in columns], cells, "")
+            if deliveries:
+                cells = [[delivery[name] for name in DELIVERY_COLUMNS] for delivery in deliveries]
+                table([name.replace("_", " ") for name in DELIVERY_COLUMNS], cells, "")
             _say_awaited(engine, settings, status.day, waits)
-        if waits or (audit is not None and audit.result == DIFFERS) or _is_partly_sent(sent):
+            _say_sent(status.day, sent)
+        if waits or (audit is not None and audit.result == DIFFERS) or not _is_sent(sent):
             raise Exit(FOUND)
 
 
@@ -349,22 +361,23 @@ def _excused(closing: DayClosing, day: Day, without: Sequence[str]) -> list[Part
     return [waits[name] for name in without]
 
 
-def _deliveries(engine: sa.Engine) -> Mapping[tuple[str, str], list[dict[str, object]]]:
-    """Returns what billing services have acknowledged, by date and zone of the day, the newest last."""
-    by_day = defaultdict[tuple[str, str], list[dict[str, object]]](list)
-    for stored in stored_deliveries(engine):
-        by_day[stored.date, stored.zone].append(delivery_fields(stored))
-    return by_day
+def _is_sent(deliveries: Sequence[DeliveredSums]) -> bool:
+    """Whether all deliveries that were begun are complete, and add up."""
+    return all(sums.stored.delivery.finished_ms is not None and not sums.difference for sums in deliveries)
 
 
-def _is_partly_sent(deliveries: Sequence[Mapping[str, object]]) -> bool:
-    return not all(delivery["complete"] for delivery in deliveries)
-
-
-def _sent_in_words(deliveries: Sequence[Mapping[str, object]]) -> str:
+def _sent_in_words(deliveries: Sequence[DeliveredSums]) -> str:
+    if any(sums.difference for sums in deliveries):
+        return "differs"
     if not deliveries:
         return ""
-    return "not complete" if _is_partly_sent(deliveries) else "complete"
+    return "complete" if _is_sent(deliveries) else "not complete"
+
+
+def _say_sent(day: Day, deliveries: Sequence[DeliveredSums]) -> None:
+    for sums in deliveries:
+        if sums.difference:
+            say(f"{day}: {sums.difference}: NOT EQUAL")
 
 
 def _remark(position: DayPosition) -> str:

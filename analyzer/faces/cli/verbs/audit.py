@@ -109,9 +109,10 @@ def audit(
     the buckets, day by day (UTC), and duplicates their meter. Of each day that is read, the counts of one
     grouping add up to those of the others. The totals of open windows equal the buckets, and the locks are
     those that they earn. A past day whose buckets were found equal is not read again until something is
-    counted in it; --all reads it. Rows of closed days fit their digests (of the newest days, up to a million
-    rows; --all: of every one), and each digest continues the one before. All that bills take as given is in
-    the chain of acts, and the chain has what its witness has seen. Exit code 1 if anything differs.
+    counted in it; --all reads it. Rows of closed days fit their digests and what was handed over (of the
+    newest days, up to a million rows; --all: of every one), and each digest continues the one before. All
+    that bills take as given is in the chain of acts, and the chain has what its witness has seen. Exit
+    code 1 if anything differs.
 
     --day compares a closed day with its digest, with the buckets and what was booked later, and its names
     with their references. The outcome is stored, and shown by `gatelock billing days list`. --days does that

@@ -24,7 +24,7 @@ from analyzer.billing.hand_over.event_requests import EventSender, Waits
 from analyzer.billing.hand_over.prepared_events import EventNames, Examined, examine, why_not
 from analyzer.billing.hand_over.usage_events import Customers, InvalidCustomers
 from analyzer.billing.reports.day_report import days_between
-from analyzer.billing.reports.usage_amounts import BOOKED, COUNTED, part_total, usage_amounts, usage_parts
+from analyzer.billing.reports.usage_amounts import BOOKED, COUNTED, usage_amounts, usage_parts
 from analyzer.faces.cli.billing_options import (
     CORRECTIONS,
     Dates,
@@ -125,14 +125,13 @@ def send(
     """
     with reporting_errors(), open_database(context, config) as engine:
         settings = load_settings(context, config)
-        service, server = SERVICES[format_], _server(to, allow_http=allow_http)
-        token = _token(token_file)
+        service, server = SERVICES[format_], server_at("--to", to, allow_http=allow_http)
+        token = read_token(token_file)
         named = zone_of(settings, zone)
         prepared = prepare(engine, settings, what, dates_of(engine, what, when, named), named, by, meter)
-        mode = account or ("test" if TEST_KEY.match(token) else "")
-        destination = f"{server.display_name}{'' if server.prefix else service.path} {mode}".strip()
+        destination = destination_name(server, service, account, token)
         hand_over = HandOver(engine, service, server, token, skip_unknown, repeat, json)
-        with _failures(), _record(engine, destination, format_) as record:
+        with delivery_failures(), _record(engine, destination, format_) as record:
             examined = _examined(hand_over, prepared, record)
             if not dry_run:
                 _deliver(
@@ -145,18 +144,25 @@ def send(
                 _say(part, record.of(part), part_events, destination, is_dry=dry_run, as_json=json)
 
 
-def _server(url: str, *, allow_http: bool) -> ServerAddress:
-
+def server_at(option: str, url: str, *, allow_http: bool) -> ServerAddress:
+    """The server that an option names. Exits with 2 for a URL that is none, or not encrypted."""
     try:
         server = parse_server_url(url)
     except ValueError as error:
-        raise usage_error(f"--to {error}") from error
+        raise usage_error(f"{option} {error}") from error
     if server.scheme == "http" and not server.is_local and not allow_http:
-        raise usage_error(f"--to {url}: use https, so that the key and the usage are encrypted")
+        raise usage_error(f"{option} {url}: use https, so that the key and the usage are encrypted")
     return server
 
 
-def _token(file: Path | None) -> str:
+def destination_name(server: ServerAddress, service: BillingService, account: str, token: str) -> str:
+    """The name of a destination in the record of deliveries."""
+    mode = account or ("test" if TEST_KEY.match(token) else "")
+    return f"{server.display_name}{'' if server.prefix else service.path} {mode}".strip()
+
+
+def read_token(file: Path | None) -> str:
+    """The API key of a file, or of the environment. Exits with 2 for a text that cannot be one."""
     try:
         token = os.environ.get(TOKEN_NAME, "") if file is None else file.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
@@ -185,17 +191,22 @@ def prepare(
     kinds = BOOKED if what == CORRECTIONS else COUNTED
     with of_known_names(engine, by):
         parts = usage_parts(engine, zone, [date for date, _ in days], by, meter, kinds)
-    names = EventNames(settings.billing.events, settings.units(), _customers(settings))
+    names = event_names(settings)
     secret = ensure_secret(engine, REFERENCES)
     made = []
     for part in parts:
         if part.kind == "late" and not JOINS[part.join].adds_up:
             # By how much the largest value of the day grew is not known.
-            if part_total(engine, part).amounts:
+            if next(usage_amounts(engine, part), None) is not None:
                 say(f"{part}: left out, because largest values do not add up", err=True)
             continue
         made.append((part, names.maker(secret, part)))
     return Prepared(days, made)
+
+
+def event_names(settings: Settings) -> EventNames:
+    """The names by which services know meters and callers. Exits with 2 for a file of customers in error."""
+    return EventNames(settings.billing.events, settings.units(), _customers(settings))
 
 
 def _customers(settings: Settings) -> Customers:
@@ -211,7 +222,7 @@ def _customers(settings: Settings) -> Customers:
 
 
 @contextmanager
-def _failures() -> Iterator[None]:
+def delivery_failures() -> Iterator[None]:
     """Exits with 1 when a hand-over cannot be done, with 3 when it may be done later."""
     try:
         yield

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from analyzer.billing.audit.audit_outcomes import differing_in_words
 from analyzer.billing.days.targets import awaited_now
+from analyzer.billing.hand_over.expiring_usage import expiring_usage
 from analyzer.billing.reports.day_status import open_days
 from analyzer.config.values import format_duration
 from analyzer.counting.measured_delays import alarms
@@ -41,6 +42,16 @@ def differing_days(installation: Installation) -> Iterator[Observation]:
         yield Observation(
             "wrong", sentence, "`gatelock billing audit --day DATE` compares it again and names all"
         )
+
+
+def expiring_days(installation: Installation) -> Iterator[Observation]:
+    """Yields the usage that a billing service takes for some more days only."""
+    expiring = expiring_usage(installation.engine)
+    for usage in expiring[:LISTED_MAX]:
+        yield Observation("wrong", str(usage), f"run `{usage.command}`")
+    if len(expiring) > LISTED_MAX:
+        more = f"{len(expiring) - LISTED_MAX} more amounts that a billing service takes for some days only"
+        yield Observation("wrong", more, "see `gatelock billing days list`")
 
 
 DELAY_CURES = {

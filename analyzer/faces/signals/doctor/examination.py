@@ -23,6 +23,7 @@ from analyzer.faces.signals.doctor.counting_checks import (
     differing_days,
     doubtful_callers,
     duplicates,
+    expiring_days,
     late_locks,
     waiting_days,
 )
@@ -541,6 +542,7 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("verdicts", _verdicts),
     ("days", waiting_days),
     ("days", differing_days),
+    ("days", expiring_days),
     ("upkeep", _upkeep),
     ("tokens", _tokens),
     ("gates", _suspension),

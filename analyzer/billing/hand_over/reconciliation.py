@@ -1,0 +1,86 @@
+"""Reconciliation: the sums that a billing service has acknowledged and those that it has, by customer."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
+from itertools import islice
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from analyzer.billing.days.day_rows import stored_days
+from analyzer.billing.hand_over.deliveries import stored_deliveries
+from analyzer.billing.hand_over.prepared_events import EventNames
+from analyzer.billing.reports.usage_amounts import UsagePart, usage_amounts
+from analyzer.kernel.database.engine import reading
+from analyzer.kernel.tables.billing_tables import days, deliveries
+from analyzer.plan.windows import Window
+
+
+class AcknowledgedUsage(NamedTuple):
+    """The sums of a period that a destination has acknowledged.
+
+    Attributes:
+        events: The sums of each event by customer, as customers are known now.
+        remarks: Deliveries whose customers are not known as they were when they were sent, in sentences.
+    """
+
+    events: Mapping[str, Mapping[str, int]]
+    remarks: Sequence[str]
+
+
+class CustomerSums(NamedTuple):
+    """The sums of an event for one customer."""
+
+    event: str
+    customer: str
+    acknowledged: int
+    at_service: Decimal
+
+    @property
+    def difference(self) -> Decimal:
+        return self.at_service - self.acknowledged
+
+
+def acknowledged_usage(
+    engine: sa.Engine, destination: str, period: Window, names: EventNames, secret: bytes
+) -> AcknowledgedUsage:
+    """Returns what a destination has acknowledged of the days whose middle is in a period, of all zones.
+
+    Raises StoreAway.
+    """
+    overlapping = (days.c.begin_s < period.until_s, days.c.end_s > period.start_s)
+    with reading(engine) as db:
+        closed = stored_days(db, days.c.state == "closed", *overlapping)
+        stored = stored_deliveries(db, deliveries.c.destination == destination)
+    by_name = {(day.zone, day.date): day for day in closed if period.start_s <= day.middle_s < period.until_s}
+    events: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    remarks = []
+    for delivered in stored:
+        if (day := by_name.get((delivered.zone, delivered.date))) is None:
+            continue
+        part = UsagePart(day, delivered.grouping, delivered.meter, "", delivered.kind)
+        delivery, maker = delivered.delivery, names.maker(secret, part)
+        attributed = 0
+        for amount in islice(usage_amounts(engine, part), delivery.events + delivery.left_out):
+            if customer := maker.find_customer(amount):
+                events[maker.name][customer] += amount.value
+                attributed += amount.value
+        if attributed != delivery.amount:
+            remarks.append(
+                f"{part} by {part.grouping}: {delivery.amount:,} acknowledged, and {attributed:,} is of "
+                "callers whose customers are known now"
+            )
+    return AcknowledgedUsage(events, remarks)
+
+
+def customer_sums(
+    event: str, acknowledged: Mapping[str, int], at_service: Mapping[str, Decimal]
+) -> Iterator[CustomerSums]:
+    """Yields the sums of each customer that either side has, by name, without those that are 0 on both."""
+    for customer in sorted({*acknowledged, *at_service}):
+        sums = acknowledged.get(customer, 0), at_service.get(customer, Decimal(0))
+        if any(sums):
+            yield CustomerSums(event, customer, *sums)
