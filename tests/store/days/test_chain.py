@@ -75,16 +75,16 @@ TAMPERINGS = {
     ),
     "a retry": (RETRY, "the retry of log[0]@7 stands"),
     "a partition left out": (
-        "insert into day_positions values (1, 'c', 't', 0, 'log', 'log', 5, null, 'why', 'eve', 0)",
+        "insert into day_positions values (1, 'c', 't', 0, 'log', 'log', 5, null, 'why', '', '', 'eve', 0)",
         "that log[0] is left out stands",
     ),
     "a correction": (
         "insert into corrections select 2, day, booked, grouping, reference, resource, meter, -50, who, "
-        "reason, at_ms from corrections",
+        "reason, salt, reason_digest, at_ms from corrections",
         "the correction 2 of -50 requests stands",
     ),
     "a corrected amount": ("update corrections set amount = -50", "the correction 1 of -50 requests is not"),
-    "the reason of a correction": ("update corrections set reason = 'other'", "is not what its act has"),
+    "who has corrected": ("update corrections set who = 'other'", "is not what its act has"),
     "a lost correction": ("delete from corrections", "the correction 1 was booked (entry 3), and is gone"),
     "a day set back to open": (
         "update days set state = 'closing' where id = 2", "was closed (entry 4), and is not closed any more"
@@ -213,8 +213,8 @@ def test_a_day_that_was_closed_is_not_closed_again(closed: ClosedDays) -> None:
 def test_a_correction_booked_by_sql_keeps_its_day_from_being_signed(closed: ClosedDays) -> None:
     tamper(
         closed.engine,
-        "insert into corrections select 2, day, 3, grouping, reference, resource, meter, -5, who, reason, "
-        "at_ms from corrections",
+        "insert into corrections select 2, day, 3, grouping, reference, resource, meter, -5, who, "
+        "reason, salt, reason_digest, at_ms from corrections",
     )
     with pytest.raises(DayAltered, match="the correction 2 of -5 requests stands in the tables"):
         closed.close()
