@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from random import Random
@@ -63,6 +64,9 @@ from analyzer.sources.positions import CombinedSource, Source
 from gatekeeper.identity import NameDigest
 
 if TYPE_CHECKING:
+    from analyzer.billing.day_recount import DayRecount
+    from analyzer.billing.days.counted_again import CountedAgain
+    from analyzer.billing.days.day_rows import Day
     from analyzer.replay.replay_run import LogReplay
 
 log = logging.getLogger(__name__)
@@ -412,7 +416,32 @@ def _job_runner(settings: Settings, observer: Observer, alarms: Alarms, lane: La
 def make_billing(settings: Settings) -> Billing:
     """Returns which days are closed, and when."""
     billing = settings.billing
-    return Billing(billing.zones, billing.grace, billing.groupings, billing.key)
+    again = None if billing.recount == "never" else partial(_count_again, settings)
+    return Billing(billing.zones, billing.grace, billing.groupings, billing.key, again)
+
+
+def _count_again(
+    settings: Settings, engine: sa.Engine, day: Day, advanced: Callable[[int], None]
+) -> CountedAgain:
+    from analyzer.billing.day_recount import count_again
+
+    return count_again(engine, day, advanced, partial(second_count, settings))
+
+
+def second_count(
+    settings: Settings, engine: sa.Engine, day: Day, advanced: Callable[[int], None] = lambda _: None
+) -> DayRecount:
+    """Counts the log of a day again by the second counter; see `recount` for what it raises."""
+    from analyzer.billing.day_recount import recount
+    from analyzer.billing.dependent_readers import log_readers
+
+    topics = {source.topic: source.name for source in settings.sources if source.topic is not None}
+    secrets = {
+        digest.fingerprint: digest.secret
+        for digest in name_digests(settings)
+        if isinstance(digest.secret, bytes)
+    }
+    return recount(engine, day, topics, settings.kafka.client(), secrets, log_readers(), advanced)
 
 
 def ends_of_logs(settings: Settings) -> AskEnds:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
+from analyzer.billing.days.counted_again import CountedAgain
 from analyzer.billing.days.day_rows import Day
 from analyzer.billing.recount.log_documents import LogReader
-from analyzer.billing.recount.read_requests import stored_plan
+from analyzer.billing.recount.read_requests import Unsupported, stored_plan
 from analyzer.billing.recount.recount_differences import RecountDifference, differences
 from analyzer.billing.recount.recounted_day import (
     CountedStretch,
@@ -20,12 +21,13 @@ from analyzer.billing.recount.recounted_day import (
     RecountedLog,
 )
 from analyzer.billing.recount_inputs import LogToRecount, RecountInputs, recount_inputs
-from analyzer.kernel.errors import LogUnreadable
+from analyzer.kernel.errors import LogsUnknown, LogUnreadable
 from analyzer.sources.files.file_reader import CLUSTER
 from analyzer.sources.files.plain_lines import plain_lines
 from analyzer.sources.kafka.probes.log_bounds import read_ends
 from analyzer.sources.kafka.probes.plain_records import PlainLog
 
+ADVANCED_BY = 500  # records
 SHOWN_MAX = 100  # differences that are kept
 GIVEN = {
     "unknown": "records that may count or not, because they repeat an id after more than its horizon, or "
@@ -75,6 +77,7 @@ def recount(
     options: Mapping[str, Any],
     secrets: Mapping[str, bytes],
     readers: Mapping[str, LogReader],
+    advanced: Callable[[int], None] = lambda _: None,
 ) -> DayRecount:
     """Counts a closed day again and compares it.
 
@@ -87,6 +90,7 @@ def recount(
         options: Those of kafka-python.
         secrets: Of digests of names, by fingerprint.
         readers: Of records, by format.
+        advanced: Called now and then, with the number of records read since the last time.
     """
     inputs = recount_inputs(engine, day)
     _require_logs(inputs.logs, topics, options)
@@ -109,7 +113,7 @@ def recount(
         ]
         counted.count(
             RecountedLog(log.part.source, stretches, log.cut, is_whole, log.skipped, log.rejected, newest),
-            records,
+            _advancing(records, advanced),
         )
         plans = [
             {"start": stretch.start, "plan": stretch.plan, "mark": stretch.mark} for stretch in log.stretches
@@ -126,6 +130,28 @@ def recount(
     ]
     series = len(frozen.keys() | counted.amounts.keys())
     return DayRecount(counted.records, series, len(differing), differing[:SHOWN_MAX], partitions, assumptions)
+
+
+def _advancing(records: Iterator[LogRecord], advanced: Callable[[int], None]) -> Iterator[LogRecord]:
+    for number, record in enumerate(records, 1):
+        yield record
+        if number % ADVANCED_BY == 0:
+            advanced(ADVANCED_BY)
+
+
+def count_again(
+    engine: sa.Engine, day: Day, advanced: Callable[[int], None], count: Callable[..., DayRecount]
+) -> CountedAgain:
+    """Returns the second count of a day that is being closed, or why there is none: see `CountAgain`.
+
+    `count` counts it, and is called with `advanced` by name.
+    """
+    try:
+        outcome = count(engine, day, advanced=advanced)
+    except (LogUnreadable, LogsUnknown, Unsupported) as error:
+        return CountedAgain(why_not=str(error))
+    differences = [str(difference) for difference in outcome.differences]
+    return CountedAgain(outcome.records, outcome.series, "", differences, outcome.given)
 
 
 def _require_logs(
@@ -207,7 +233,8 @@ def _given(day: Day, inputs: RecountInputs, counted: RecountedDay) -> Iterator[s
     believed = sum(number for series, number in inputs.moved.items() if series[0] == "caller")
     if believed:
         yield f"requests that count although denied in the log, as no lock was in force: {believed:,}"
-    disbelieved = json.loads(day.given)["given"]["disbelieved_verdicts"]
+    # A day that is being closed has no origin yet, and all verdicts.
+    disbelieved = json.loads(day.given)["given"]["disbelieved_verdicts"] if day.given else 0
     if disbelieved and not inputs.moved:
         yield f"requests that count although denied, of which callers is not stored any more: {disbelieved:,}"
     overflow = sum(

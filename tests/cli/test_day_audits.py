@@ -18,6 +18,7 @@ Gatelock = Callable[..., Any]
 YESTERDAY = datetime.now(UTC) - timedelta(days=1)
 DATE = f"{YESTERDAY:%Y-%m-%d}"
 KEY = "0123456789abcdef"
+CLOSE = ("billing", "days", "close", DATE, "--reason", "counted", "--yes")
 CORRECT = (
     *("billing", "days", "correct", DATE, "--caller", "address:192.0.2.1"),
     *("--amount", "-1", "--reason", "r"),
@@ -36,16 +37,22 @@ def configuration(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def closed(gatelock: Gatelock, engine: sa.Engine, tmp_path: Path) -> Path:
-    """The log of a day that was imported and closed."""
+def counted(gatelock: Gatelock, engine: sa.Engine, tmp_path: Path) -> Path:
+    """The log of a day that was imported."""
     log = tmp_path / "access.log"
     lines = [LINE.format(number % 3 + 1, YESTERDAY, number, 100 + number) for number in range(30)]
     log.write_text("".join([*lines[:10], "no line\n\n", *lines[10:]]))
     assert gatelock("upkeep", "import", "access.log", "--source", "access.log").exit_code == 1, (
         "a line is none"
     )
-    assert gatelock("billing", "days", "close", DATE, "--reason", "counted", "--yes").exit_code == 0
     return log
+
+
+@pytest.fixture
+def closed(gatelock: Gatelock, counted: Path) -> Path:
+    """The log of a day that was imported and closed."""
+    assert gatelock(*CLOSE).exit_code == 0
+    return counted
 
 
 def shave(engine: sa.Engine) -> None:
@@ -162,6 +169,61 @@ def test_a_report_is_audited_by_its_file(gatelock: Gatelock, closed: Path, engin
     assert result.stderr.startswith(
         "--report other.csv: its manifest other.csv.manifest.json cannot be read:"
     )
+
+
+def origin(gatelock: Gatelock) -> Any:
+    gatelock("billing", "report", "day", DATE, "--out", "day.csv")
+    [day] = json.loads(Path("day.csv.manifest.json").read_text())["days"]
+    return day["second_count"]
+
+
+def test_a_day_is_counted_again_before_it_is_signed(gatelock: Gatelock, closed: Path) -> None:
+    assert origin(gatelock) == {"counted_again": True, "records": 30, "series": 3, "assumed": []}
+
+
+def test_a_day_whose_log_gives_other_amounts_is_not_signed(
+    gatelock: Gatelock, counted: Path, engine: sa.Engine
+) -> None:
+    tamper(engine, "update buckets set value_0 = value_0 - 1 where key = 'address:192.0.2.1' and value_0 > 0")
+    result = gatelock(*CLOSE)
+    assert result.exit_code == 2
+    difference = "address:192.0.2.1: requests by caller: 0 in the day, 10 in the log"
+    assert (
+        f"it is not signed, its log gives other amounts: {difference}; see `gatelock billing" in result.stderr
+    )
+    again = gatelock("billing", "audit", "--day", DATE, "--against-kafka")
+    assert again.exit_code == 1
+    assert f"{difference}: NOT EQUAL" in again.stdout
+    report = gatelock("billing", "report", "day", DATE)
+    assert "provisional: " in report.stderr
+
+
+def test_a_day_whose_log_is_gone_is_signed_as_not_counted_again(gatelock: Gatelock, counted: Path) -> None:
+    counted.unlink()
+    assert gatelock(*CLOSE).exit_code == 0
+    second = origin(gatelock)
+    assert second["counted_again"] is False
+    assert "access.log" in second["why_not"]
+
+
+def test_a_day_is_not_counted_again_where_the_configuration_says_so(
+    gatelock: Gatelock, counted: Path, tmp_path: Path, engine: sa.Engine
+) -> None:
+    file = tmp_path / "gatelock.toml"
+    file.write_text(file.read_text().replace("[billing]", '[billing]\nrecount = "never"'))
+    assert gatelock(*CLOSE).exit_code == 0
+    assert origin(gatelock) == {"counted_again": False, "why_not": '[billing] recount is "never"'}
+
+
+def test_a_forged_plan_is_found_by_the_second_count(
+    gatelock: Gatelock, closed: Path, engine: sa.Engine
+) -> None:
+    """A bill by a plan that makes a caller free was equal in every audit."""
+    tamper(engine, "insert into plans select 2, 'x', body, 0, at_ms, pending, 'forged' from plans", "update "
+           "stretches set plan = 2, mark = 'forged'")  # fmt: skip
+    result = gatelock("billing", "audit", "--day", DATE, "--against-kafka")
+    assert result.exit_code == 1
+    assert "records were counted by the plan 2, which no act put in force: NOT EQUAL" in result.stdout
 
 
 def test_each_closed_day_of_some_dates_is_audited(

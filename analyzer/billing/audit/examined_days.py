@@ -123,6 +123,15 @@ def examine_day(engine: sa.Engine, day: Day, keys: Sequence[DigestKey]) -> Audit
     return AuditedDay(day, _bounded(differences), remarks)
 
 
+def given_differences(engine: sa.Engine, day: Day, keys: Sequence[DigestKey]) -> list[str]:
+    """Returns what a day takes as given and no act has entered in the chain, in sentences.
+
+    Raises StoreAway.
+    """
+    with slow_reading(engine) as db:
+        return compare_given(db, _signer(db, keys)).about(day)
+
+
 def _signer(db: sa.Connection, keys: Sequence[DigestKey]) -> Signer:
     """Returns the signer of the database, with further keys that entries may have been made with."""
     signer = signer_of(db)

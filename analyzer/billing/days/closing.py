@@ -15,6 +15,13 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from analyzer.billing.days import frozen_rows
+from analyzer.billing.days.counted_again import (
+    NEVER,
+    CountAgain,
+    CountedAgain,
+    Pace,
+    TooLong,
+)
 from analyzer.billing.days.day_digest import content_digest
 from analyzer.billing.days.day_rows import Day, add_day, hold_open, open_day, stored_days
 from analyzer.billing.days.given_differences import compare_given
@@ -47,6 +54,8 @@ log = logging.getLogger(__name__)
 # A process that closes a day holds its lease, and writes nothing without it. Longer than the buckets of a
 # large day are added up, in which nothing is written.
 CLOSINGS = Lease(lease_ms=300_000)
+DIFFERING_MS = 3_600_000  # until a day whose log gives other amounts is tried again
+SHOWN_MAX = 3  # differences in a sentence
 BLOCKED_MS = 100  # flushes wait no longer than this for a cut that waits for others
 
 
@@ -57,6 +66,7 @@ class Billing(NamedTuple):
     grace_s: float = 1_800.0  # after the end of the day
     groupings: tuple[str, ...] = ("caller",)
     key: DigestKey = DigestKey()
+    count_again: CountAgain | None = None  # before a day is signed; None: never
 
 
 class DayClosing:
@@ -81,6 +91,7 @@ class DayClosing:
         self._random_mark = random_mark
         self._wall_ms = wall_ms
         self._blocked_ms = blocked_ms
+        self._differing: dict[int, int] = {}  # ids of days, and when they are tried again
 
     def step(self) -> int:
         """Closes a day that is due, or one whose closing has ended without result.
@@ -107,7 +118,9 @@ class DayClosing:
             if not catalog.load(db).groupings:
                 return None  # nothing was ever counted
         if closing:
-            return next((candidate for candidate in closing if candidate.id not in leased), None)
+            now_ms = self._wall_ms()
+            waiting = {number for number, until_ms in self._differing.items() if now_ms < until_ms}
+            return next((candidate for candidate in closing if candidate.id not in leased | waiting), None)
         if day is None:
             with writing(self._engine) as db:
                 day = add_day(db, zone, clock_ms(db) // 1000)
@@ -135,7 +148,8 @@ class DayClosing:
         """Cuts a day and closes it; returns False if flushes in flight did not permit the cut.
 
         Takes an open day, or one whose closing has ended without result. Raises StoreAway, ClosingLost,
-        NothingToClose; DayAltered if what it takes as given is not in the chain, ChainCut, WitnessAway.
+        NothingToClose; DayAltered if what it takes as given is not in the chain, or its log gives
+        other amounts; ChainCut, WitnessAway.
         """
         require_witnessed(self._engine)
         with slow_reading(self._engine) as db:
@@ -160,8 +174,28 @@ class DayClosing:
                 with suppress(StoreAway), writing(self._engine) as db:
                     CLOSINGS.release(db, lease_name(day), holder)
                 raise
-        self._finish(numbers, day, remembered, holder)
+        self._finish(numbers, day, remembered, self._counted_again(day, holder), holder)
         return True
+
+    def _counted_again(self, day: Day, holder: str) -> CountedAgain:
+        """Has the log of a frozen day counted again. Raises DayAltered if it gives other amounts."""
+        if self._billing.count_again is None:
+            return NEVER
+
+        def keep() -> None:
+            with writing(self._engine) as db:
+                _keep(db, day, holder)
+
+        try:
+            counted = self._billing.count_again(self._engine, day, Pace(day, keep).advanced)
+        except TooLong as error:
+            counted = CountedAgain(why_not=str(error))
+        if counted.differences:
+            self._differing[day.id] = self._wall_ms() + DIFFERING_MS
+            first = "; ".join(counted.differences[:SHOWN_MAX])
+            command = f"`gatelock billing audit --day {day.date} --against-kafka`"
+            raise DayAltered(f"{day}: it is not signed, its log gives other amounts: {first}; see {command}")
+        return counted
 
     def _freeze(self, snapshot: sa.Connection, numbers: Catalog, day: Day, holder: str) -> None:
         while True:
@@ -176,12 +210,20 @@ class DayClosing:
                 forgotten = plans.hold_forgotten(db)
                 frozen_rows.write(db, day, part, forgotten)
 
-    def _finish(self, numbers: Catalog, day: Day, remembered: list[Remembered], holder: str) -> None:
+    def _finish(
+        self,
+        numbers: Catalog,
+        day: Day,
+        remembered: list[Remembered],
+        counted_again: CountedAgain,
+        holder: str,
+    ) -> None:
         with slow_reading(self._engine) as db:
             without_scans(db)
             _require_given(db, day)
             rows, requests = frozen_rows.frozen_totals(db, numbers, day)
-            day = day._replace(given=json.dumps(count_origin(db, day, remembered)))
+            origin = count_origin(db, day, remembered) | {"second_count": counted_again.fields()}
+            day = day._replace(given=json.dumps(origin))
             content = content_digest(db, day)
         with writing(self._engine) as db:
             _keep(db, day, holder)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 
@@ -57,6 +57,7 @@ class BillingTable(ConfigTable):
     digest_key: Annotated[SecretStr, AfterValidator(long_enough)] | None = None
     digest_key_file: Annotated[SecretFile, AfterValidator(long_enough)] | None = None
     earlier_digest_key_files: tuple[Annotated[SecretFile, AfterValidator(long_enough)], ...] = ()
+    recount: Literal["closing", "never"] = "closing"
     witness: Annotated[str, BeforeValidator(_witness)] | None = None
 
     @property

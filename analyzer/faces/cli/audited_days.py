@@ -35,12 +35,15 @@ def digest_keys(settings: Settings) -> list[DigestKey]:
     return [settings.billing.key, *settings.billing.earlier_keys]
 
 
-def closed_day(engine: sa.Engine, settings: Settings, date: str, zone: str | None) -> Day:
-    """The closed day of a date. Exits with 1 if it is not closed."""
+def closed_day(
+    engine: sa.Engine, settings: Settings, date: str, zone: str | None, *, is_closing_enough: bool = False
+) -> Day:
+    """The closed day of a date, or one that is frozen and not signed. Exits with 1 if it is not closed."""
     named = zone_of(settings, zone)
     named_day = date_of(engine, date, named)
     statuses = day_statuses(engine, named, date=named_day)
-    if statuses and statuses[0].day.state == "closed":
+    states = ("closed", "closing") if is_closing_enough else ("closed",)
+    if statuses and statuses[0].day.state in states:
         return statuses[0].day
     say(f"{named_day} ({named}) is not closed; see `gatelock billing days list`", err=True)
     raise Exit(FOUND)

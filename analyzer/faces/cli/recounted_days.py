@@ -6,10 +6,8 @@ from typing import TYPE_CHECKING
 
 from click.exceptions import Exit
 
-from analyzer.billing.day_recount import recount
-from analyzer.billing.dependent_readers import log_readers
 from analyzer.billing.recount.read_requests import Unsupported
-from analyzer.build import name_digests
+from analyzer.build import second_count
 from analyzer.faces.cli.exit_codes import UNREACHABLE, usage_error
 from analyzer.faces.cli.output import say
 from analyzer.kernel.errors import LogsUnknown, LogUnreadable
@@ -25,14 +23,8 @@ if TYPE_CHECKING:
 
 def recount_day(engine: sa.Engine, settings: Settings, day: Day) -> DayRecount:
     """The second count of a day. Exits with 3 if a log cannot be read, with 2 for an unknown plan."""
-    topics = {source.topic: source.name for source in settings.sources if source.topic is not None}
-    secrets = {
-        digest.fingerprint: digest.secret
-        for digest in name_digests(settings)
-        if isinstance(digest.secret, bytes)
-    }
     try:
-        return recount(engine, day, topics, settings.kafka.client(), secrets, log_readers())
+        return second_count(settings, engine, day)
     except (LogUnreadable, LogsUnknown) as error:
         say(f"{day} cannot be counted again: {error}", err=True)
         raise Exit(UNREACHABLE) from error

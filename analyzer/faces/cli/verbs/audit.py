@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 from click import Context
 from click.exceptions import Exit
 
-from analyzer.billing.audit.examined_days import examine_digests
+from analyzer.billing.audit.examined_days import examine_digests, given_differences
 from analyzer.billing.reports.day_report import days_between
 from analyzer.billing.reports.file_audit import FileUnreadable, audit_file
 from analyzer.faces.cli import audited_days, recounted_days
@@ -135,7 +135,7 @@ def audit(
         settings = load_settings(context, config)
         keys = digest_keys(settings)
         if day is not None and against_kafka:
-            is_equal = _recount_day(engine, settings, day, zone, as_json=json)
+            is_equal = _recount_day(engine, settings, day, zone, keys, as_json=json)
         elif days is not None:
             is_equal = _audit_days(engine, settings, days, zone, keys, as_json=json)
         elif day is not None:
@@ -242,16 +242,26 @@ def _audit_days(
 
 
 def _recount_day(
-    engine: sa.Engine, settings: Settings, date: str, zone: str | None, *, as_json: bool
+    engine: sa.Engine,
+    settings: Settings,
+    date: str,
+    zone: str | None,
+    keys: Sequence[DigestKey],
+    *,
+    as_json: bool,
 ) -> bool:
     """Prints what a second counter found in the log of a closed day; returns whether it is equal."""
-    day = audited_days.closed_day(engine, settings, date, zone)
+    day = audited_days.closed_day(engine, settings, date, zone, is_closing_enough=True)
+    # It counts by the plans in the tables: they must be those that acts have put in force.
+    forged = given_differences(engine, day, keys)
     recount = recounted_days.recount_day(engine, settings, day)
     if as_json:
-        json_lines([recounted_days.fields_of(day, recount)])
+        json_lines([recounted_days.fields_of(day, recount) | {"not_in_chain": forged}])
     else:
+        for sentence in forged:
+            say(f"{day}: {sentence}: NOT EQUAL")
         recounted_days.say_recount(day, recount)
-    return recount.equal
+    return recount.equal and not forged
 
 
 def _audit_report(engine: sa.Engine, settings: Settings, file: Path, *, as_json: bool) -> bool:
