@@ -676,13 +676,17 @@ def _jobs() -> None:
 
 
 def _first_rows() -> None:
-    """Inserts the state of a feed without locks, and the row that says since when there is a history of them.
+    """Inserts the state of a feed without locks, the row that says since when there is a history of them, and
+    the key of references.
 
     The mark is random: a gate that holds version 0 of another database must not take this one for it.
     """
     numbers, texts = ("id", "version", "pruned_to"), ("mark",)
     first_version = {"id": 1, "version": 0, "mark": secrets.token_hex(4), "pruned_to": 0}
     op.execute(sa.insert(_columns("feed", numbers, texts)).values(first_version))
+    # Identifiers of billed usage are made with it: a backup of any time has the same one.
+    key = f"decode('{secrets.token_hex(32)}', 'hex')" if _is_postgresql() else f"x'{secrets.token_hex(32)}'"
+    op.execute(f"insert into secrets (name, value) values ('references', {key})")
     now_ms = (
         "(extract(epoch from clock_timestamp()) * 1000)::bigint"
         if _is_postgresql()

@@ -42,7 +42,7 @@ on_sqlite = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 @pytest.fixture
 def configuration() -> str:
     return (
-        "[billing]\ngrace = 0\nevents = { requests = 'api_requests' }\n"
+        "[billing]\ngrace = 0\nrecount = 'never'\nevents = { requests = 'api_requests' }\n"
         '[[sources]]\nname = "web"\nfile = "access.log"\n'
         '[sources.fields]\ntime = { path = "t", unit = "s" }\napi_key = "key"\n'
     )

@@ -29,6 +29,7 @@ Gatelock = Callable[..., Any]
 CONFIGURATION = """
 [billing]
 grace = 0
+recount = "never"
 groupings = ["caller", "tenant"]
 zones = ["UTC"]
 [[sources]]

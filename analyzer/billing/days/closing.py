@@ -19,8 +19,8 @@ from analyzer.billing.days.counted_again import (
     NEVER,
     CountAgain,
     CountedAgain,
-    Pace,
     TooLong,
+    Turns,
 )
 from analyzer.billing.days.day_digest import content_digest
 from analyzer.billing.days.day_rows import Day, add_day, hold_open, open_day, stored_days
@@ -187,7 +187,7 @@ class DayClosing:
                 _keep(db, day, holder)
 
         try:
-            counted = self._billing.count_again(self._engine, day, Pace(day, keep).advanced)
+            counted = self._billing.count_again(self._engine, day, Turns(day, keep).advanced)
         except TooLong as error:
             counted = CountedAgain(why_not=str(error))
         if counted.differences:

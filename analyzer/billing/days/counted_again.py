@@ -65,7 +65,7 @@ class CountAgain(Protocol):
         """
 
 
-class Pace:
+class Turns:
     """Has a second count take turns with the rest of the process, keep its lease, and say how far it is.
 
     Args:
