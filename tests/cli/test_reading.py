@@ -287,7 +287,10 @@ def test_an_audit_that_agrees_exits_with_0(gatelock: Gatelock, engine: sa.Engine
         "totals": [],
         "locks": [],
         "gaps": [],
-        "closed_days": {"closed": 0, "read": 0, "equal": True, "lost": [], "differing": []},
+        "closed_days": {
+            "closed": 0, "read": 0, "equal": True, "lost": [], "differing": [],
+            "given": [], "given_remarks": [],
+        },
     }  # fmt: skip
     shown = gatelock("billing", "audit").output
     assert "6 counted, 6 in buckets: equal" in shown

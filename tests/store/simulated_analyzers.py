@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from analyzer.flush.flush_executors import InlineFlushes
 from analyzer.flush.pipeline import FlushExecutor, Pipeline
 from analyzer.flush.sql_store import SqlStore
-from analyzer.kernel.database.engine import NowMs, writing
+from analyzer.kernel.database.engine import NowMs
 from analyzer.kernel.errors import AnalyzerError
 from analyzer.kernel.model import Gap, Lag, Partition, Position, Record, Records, SourceItem
 from analyzer.kernel.tables.schema import (
@@ -37,6 +37,7 @@ from tests.store.flushing import quota
 from tests.support.counters import reference_counter
 from tests.support.step_faults import Killed, watch_steps
 from tests.support.stored_counts import stored_counts
+from tests.support.tampered_tables import without_triggers
 
 PARTS = tuple(Partition("cluster", "topic-id", number, "log", "access-log") for number in range(2))
 MAPPING = SourceMapping(
@@ -196,9 +197,7 @@ def killed(_dialect: sa.Dialect) -> BaseException:
 
 def empty_tables(engine: sa.Engine) -> None:
     """Empties every table, so that the log can be counted again."""
-    with writing(engine) as db:
-        if engine.dialect.name == "postgresql":
-            db.exec_driver_sql("set local session_replication_role = replica")  # without triggers
+    with without_triggers(engine) as db:
         for table in metadata.sorted_tables:
             if table is lock_history:
                 # The first row says since when it is complete.

@@ -65,9 +65,10 @@ def compare_given(db: sa.Connection, signer: Signer) -> GivenOutcome:
     """Compares all that bills take as given with the chain, and the chain with its witness."""
     check = chain.check_chain(db, signer)
     differences = [GivenDifference(sentence) for sentence in check.broken]
-    remarks = list(check.remarks)
+    # Until a day is closed, nothing is billed by it.
+    remarks = list(check.remarks) if check.of("closing") else []
     if signer.witness is None:
-        remarks.append(WITHOUT_WITNESS)
+        remarks += [WITHOUT_WITNESS] if signer.key.fingerprint and check.of("closing") else []
     else:
         try:
             differs = chain.differs_from_witness(db, signer.witness().seen())
