@@ -21,7 +21,7 @@ from analyzer.billing.recount.recounted_day import (
     RecountedLog,
 )
 from analyzer.billing.recount_inputs import LogToRecount, RecountInputs, recount_inputs
-from analyzer.kernel.errors import LogsUnknown, LogUnreadable
+from analyzer.kernel.errors import LogUnreadable
 from analyzer.sources.files.file_reader import CLUSTER
 from analyzer.sources.files.plain_lines import plain_lines
 from analyzer.sources.kafka.probes.log_bounds import read_ends
@@ -144,11 +144,11 @@ def count_again(
 ) -> CountedAgain:
     """Returns the second count of a day that is being closed, or why there is none: see `CountAgain`.
 
-    `count` counts it, and is called with `advanced` by name.
+    `count` counts it, and is called with `advanced` by name. Raises LogsUnknown while Kafka does not answer.
     """
     try:
         outcome = count(engine, day, advanced=advanced)
-    except (LogUnreadable, LogsUnknown, Unsupported) as error:
+    except (LogUnreadable, Unsupported) as error:
         return CountedAgain(why_not=str(error))
     differences = [str(difference) for difference in outcome.differences]
     return CountedAgain(outcome.records, outcome.series, "", differences, outcome.given)

@@ -61,7 +61,7 @@ class CountAgain(Protocol):
     def __call__(self, engine: sa.Engine, day: Day, advanced: Callable[[int], None]) -> CountedAgain:
         """Returns the outcome; calls `advanced` with the number of records read since the last call.
 
-        Raises StoreAway, and what `advanced` raises but TooLong.
+        Raises StoreAway, LogsUnknown while Kafka does not answer, and what `advanced` raises.
         """
 
 

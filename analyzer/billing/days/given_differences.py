@@ -12,8 +12,9 @@ from analyzer.billing.days.day_rows import Day
 from analyzer.billing.days.deleted_days import ROWS
 from analyzer.kernel.database import chain, signed_rows
 from analyzer.kernel.database.audit_log import RECORDS_RETRIED
-from analyzer.kernel.database.chain import ChainCheck, ChainEntry, EntryKind, Signer
+from analyzer.kernel.database.chain import ChainCheck, ChainEntry, EntryKind, Signer, Witness
 from analyzer.kernel.database.clock import clock_ms
+from analyzer.kernel.database.engine import reading
 from analyzer.kernel.database.signed_rows import Given, StoredRow, rows_of
 from analyzer.kernel.errors import WitnessAway
 from analyzer.kernel.tables.billing_tables import (
@@ -71,7 +72,7 @@ def compare_given(db: sa.Connection, signer: Signer) -> GivenOutcome:
         remarks += [WITHOUT_WITNESS] if signer.key.fingerprint and check.of("closing") else []
     else:
         try:
-            differs = chain.differs_from_witness(db, signer.witness().seen())
+            differs = _differs_from_witness(db, signer.witness())
         except WitnessAway as error:
             differs = f"the witness of the chain cannot be read: {error}"
         differences += [GivenDifference(differs)] if differs else []
@@ -86,6 +87,15 @@ def compare_given(db: sa.Connection, signer: Signer) -> GivenOutcome:
         )
     number = sum(len(entries) for by_subject in check.entries.values() for entries in by_subject.values())
     return GivenOutcome(number, differences, remarks)
+
+
+def _differs_from_witness(db: sa.Connection, witness: Witness) -> str:
+    seen = witness.seen()
+    if not chain.differs_from_witness(db, seen):
+        return ""
+    # The witness has acts since this snapshot began.
+    with reading(db.engine) as newer:
+        return chain.differs_from_witness(newer, seen)
 
 
 class _Comparison:

@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from analyzer.billing.audit.examined_days import AuditedDigests, examine_digests
-from analyzer.billing.days.given_differences import WITHOUT_WITNESS
+from analyzer.billing.days.given_differences import WITHOUT_WITNESS, compare_given
 from analyzer.billing.witness import FileWitness
 from analyzer.kernel.database import chain, signed_rows
 from analyzer.kernel.database.audit_log import RECORDS_RETRIED, record
@@ -302,6 +302,17 @@ def test_a_restore_that_an_operator_has_stated_lets_days_be_closed(
     assert differences(witnessed) == []
 
 
+def test_an_act_during_an_audit_is_no_cut(witnessed: ClosedDays, witness: FileWitness) -> None:
+    """The snapshot of an audit is older than what the witness has by then."""
+    with reading(witnessed.engine) as db:
+        assert tip(db).number == 4
+        with writing(witnessed.engine) as later:
+            append(later, "retry", "r2", {})
+        assert (witness.seen() or Tip()).number == 5
+        outcome = compare_given(db, chain.signer_of(db))
+    assert [one.what for one in outcome.differences] == []
+
+
 def test_a_witness_that_is_away_keeps_days_from_being_closed(
     witnessed: ClosedDays, witness: FileWitness, tmp_path: Path
 ) -> None:
@@ -335,3 +346,13 @@ def test_a_changed_plan_is_an_entry_and_an_equal_one_is_not(closed: ClosedDays) 
     assert plans() == 2
     closed.store.activate(make_plan(["caller"], [Meter("slowest", "took", "max")], []))
     assert plans() == 2
+
+
+def test_a_commit_that_fails_is_not_witnessed(witnessed: ClosedDays, witness: FileWitness) -> None:
+    def fails(_db: sa.Connection) -> None:
+        raise ZeroDivisionError
+
+    sa.event.listen(witnessed.engine, "commit", fails)
+    with suppress(ZeroDivisionError), writing(witnessed.engine) as db:
+        append(db, "retry", "r2", {})
+    assert (witness.seen() or Tip()).number == 4
