@@ -126,9 +126,9 @@ def test_a_row_without_an_act_is_found_by_the_audit(closed: ClosedDays, name: st
 def forged_entry(closed: ClosedDays, key: DigestKey, fingerprint: str) -> None:
     """Appends an entry about a correction that no act has made, as well as it can be done without the key."""
     with writing(closed.engine) as db:
-        last = tip(db)
+        *_, last = stored_entries(db)
         entry = chain.ChainEntry(last.number + 1, "retry", "r1", "{}", 5, fingerprint, "")
-        forged = entry._replace(mac=entry.mac_by(key, last.mac))
+        forged = entry._replace(mac=entry.mac_by(key, last.digest()))
         db.execute(sa.insert(chain.chain_entries).values(forged._asdict()))
 
 
