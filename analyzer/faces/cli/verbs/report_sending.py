@@ -302,7 +302,9 @@ def _say(
     if is_dry:
         sentence = f"{part}: {plural(examined.events, 'event')} to send, {examined.value:,} in all{without}"
     else:
-        repeated = f" ({delivery.known:,} it had already)" if delivery.known else ""
+        # After a restore the service may have them with other amounts, under the same identifiers.
+        repeated = f" ({delivery.known:,} it had already: `report reconcile` compares the amounts)"
+        repeated = repeated if delivery.known else ""
         sent = f"{plural(delivery.events, 'event')} acknowledged{repeated}, {delivery.amount:,} in all"
         now = "" if examined.events or examined.left_out else "; nothing was left to send"
         sentence = f"{part}: {sent}{without}{now}"
