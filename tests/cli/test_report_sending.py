@@ -393,7 +393,10 @@ def test_events_that_a_service_may_have_forgotten_are_not_sent_again(
         assert (result.exit_code, server.requests) == (1, requests)
         assert "were sent 24 hours ago without an answer, and the service may have forgotten" in result.stderr
         again = send(gatelock, server.url, "stripe", "--meter", "requests", "--repeat")
-        assert "2 events acknowledged (2 it had already: `report reconcile` compares the amounts), 3 in all" in again.stdout
+        assert (
+            "2 events acknowledged (2 it had already: `report reconcile` compares the amounts), 3 in all"
+            in again.stdout
+        )
 
 
 @on_sqlite
