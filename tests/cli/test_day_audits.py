@@ -171,6 +171,23 @@ def test_a_report_is_audited_by_its_file(gatelock: Gatelock, closed: Path, engin
     )
 
 
+def test_kept_reports_show_what_a_restored_database_has_lost(
+    gatelock: Gatelock, closed: Path, engine: sa.Engine, tmp_path: Path
+) -> None:
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    result = gatelock("billing", "audit", "--report", "kept")
+    assert (result.exit_code, "--report kept: no file in it" in result.stderr) == (2, True)
+    for name in ("a.csv", "b.jsonl"):
+        form = ("--format", name.partition(".")[2], "--out", f"kept/{name}")
+        assert gatelock("billing", "report", "day", DATE, *form).exit_code == 0
+    result = gatelock("billing", "audit", "--report", "kept")
+    assert (result.exit_code, result.stdout.count(": equal\n")) == (0, 2)
+    tamper(engine, "update days set state = 'open' where state = 'closed'")
+    result = gatelock("billing", "audit", "--report", "kept", "--json")
+    assert (result.exit_code, [one["equal"] for one in objects(result)]) == (1, [False, False])
+
+
 def origin(gatelock: Gatelock) -> Any:
     gatelock("billing", "report", "day", DATE, "--out", "day.csv")
     [day] = json.loads(Path("day.csv.manifest.json").read_text())["days"]

@@ -302,7 +302,7 @@ def test_a_restore_that_an_operator_has_stated_lets_days_be_closed(
     assert differences(witnessed) == []
 
 
-def test_an_act_during_an_audit_is_no_cut(witnessed: ClosedDays, witness: FileWitness) -> None:
+def test_an_act_during_an_audit_does_not_look_like_a_cut(witnessed: ClosedDays, witness: FileWitness) -> None:
     """The snapshot of an audit is older than what the witness has by then."""
     with reading(witnessed.engine) as db:
         assert tip(db).number == 4

@@ -13,6 +13,7 @@ from click.exceptions import Exit
 from analyzer.billing.audit.examined_days import examine_digests, given_differences
 from analyzer.billing.reports.day_report import days_between
 from analyzer.billing.reports.file_audit import FileUnreadable, audit_file
+from analyzer.billing.reports.manifest import MANIFEST
 from analyzer.faces.cli import audited_days, recounted_days
 from analyzer.faces.cli.audited_days import digest_keys, fields_of_digests, say_digests
 from analyzer.faces.cli.billing_options import ZoneOption, dates_of, zone_of
@@ -86,7 +87,10 @@ RecountOption = Annotated[
     Option("--against-kafka", help="Count the log of the day again, by a second counter."),
 ]
 ReportOption = Annotated[
-    Path | None, Option("--report", metavar="FILE", help="Only this file of `gatelock billing report`.")
+    Path | None,
+    Option(
+        "--report", metavar="FILE", help="Only this file of `gatelock billing report`, or all in a folder."
+    ),
 ]
 
 
@@ -119,7 +123,7 @@ def audit(
     for each closed day of a stretch, one after the other, and an analyzer for each day once a week. With
     --against-kafka a second counter, which shares no code with the first, counts its log again, and shows
     the differences by caller, and what it took as given. --report compares a file of a report and its
-    manifest with the tables.
+    manifest with the tables, or all of a folder: so kept files show what a restored database has lost.
 
     With --kafka the topics are read again up to the stored offsets: the number of their records must be that
     of the records seen. Where retention has deleted the first ones, the numbers are shown and not compared.
@@ -141,7 +145,7 @@ def audit(
         elif day is not None:
             is_equal = _audit_day(engine, settings, day, zone, keys, as_json=json)
         elif report is not None:
-            is_equal = _audit_report(engine, settings, report, as_json=json)
+            is_equal = _audit_reports(engine, settings, report, as_json=json)
         else:
             is_equal = _audit_all(engine, settings, keys, every_day=every_day, kafka=kafka, as_json=json)
         if not is_equal:
@@ -262,6 +266,17 @@ def _recount_day(
             say(f"{day}: {sentence}: NOT EQUAL")
         recounted_days.say_recount(day, recount)
     return recount.equal and not forged
+
+
+def _audit_reports(engine: sa.Engine, settings: Settings, place: Path, *, as_json: bool) -> bool:
+    """Prints what was found in a file, or in each file of a folder; returns whether everything is equal."""
+    if not place.is_dir():
+        return _audit_report(engine, settings, place, as_json=as_json)
+    manifests = sorted(place.rglob(f"*{MANIFEST}"))
+    if not manifests:
+        raise usage_error(f"--report {place}: no file in it has a name with {MANIFEST} at its end")
+    found = [_audit_report(engine, settings, file, as_json=as_json) for file in manifests]
+    return all(found)
 
 
 def _audit_report(engine: sa.Engine, settings: Settings, file: Path, *, as_json: bool) -> bool:
