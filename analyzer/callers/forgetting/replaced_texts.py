@@ -18,6 +18,7 @@ from analyzer.kernel.database.audit_log import RECORDS_RETRIED
 from analyzer.kernel.database.dialects import dialect_of
 from analyzer.kernel.database.engine import ROWS_AT_ONCE, slow_reading, writing
 from analyzer.kernel.tables.counter_tables import named_callers
+from analyzer.kernel.tables.replay_tables import replay_positions, replays
 from analyzer.kernel.tables.schema import analyzers, catalog, events, gaps, gates, metadata, plans, rejects
 
 NAMES = frozenset({"caller", "callers", "key", "name", "sample", "series", "subject"})
@@ -51,18 +52,24 @@ class _SignedTable(NamedTuple):
     """A table with rows whose texts the chain has digests of.
 
     Attributes:
-        entry: Returns the entry of a row.
+        entry: Returns the entry of a row, in a transaction.
         is_signed: Whether a row has one.
     """
 
-    entry: Callable[[signed_rows.StoredRow], signed_rows.Given]
+    entry: Callable[[sa.Connection, signed_rows.StoredRow], signed_rows.Given]
     is_signed: Callable[[signed_rows.StoredRow], bool] = lambda _: True
 
 
+def _replay(db: sa.Connection, row: signed_rows.StoredRow) -> signed_rows.Given:
+    of_replay = replay_positions.c.replay == row["id"]
+    return signed_rows.replay(row, signed_rows.rows_of(db, replay_positions, of_replay))
+
+
 SIGNED: Mapping[sa.Table, _SignedTable] = {
-    plans: _SignedTable(signed_rows.plan),
-    gaps: _SignedTable(signed_rows.gap, lambda row: row["accepted_ms"] is not None),
-    events: _SignedTable(signed_rows.retry, lambda row: row["act"] == RECORDS_RETRIED),
+    plans: _SignedTable(lambda _, row: signed_rows.plan(row)),
+    gaps: _SignedTable(lambda _, row: signed_rows.gap(row), lambda row: row["accepted_ms"] is not None),
+    events: _SignedTable(lambda _, row: signed_rows.retry(row), lambda row: row["act"] == RECORDS_RETRIED),
+    replays: _SignedTable(_replay, lambda row: row["state"] == "swapped"),
 }
 AT_ONCE = 500  # rows in one transaction
 
@@ -136,7 +143,7 @@ def _store(db: sa.Connection, value: _ChangedValue) -> None:
     changed = sa.update(table).where(is_row).values({value.column: value.new, **salt}).returning(*table.c)
     for row in db.execute(changed).mappings().all():
         if table in SIGNED and SIGNED[table].is_signed(row):
-            signed_rows.sign_again(db, SIGNED[table].entry(row))
+            signed_rows.sign_again(db, SIGNED[table].entry(db, row))
 
 
 def _changes(

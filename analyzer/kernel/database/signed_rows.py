@@ -72,7 +72,7 @@ def gap(row: StoredRow) -> Given:
 
 def retry(row: StoredRow) -> Given:
     """Returns the entry of a row of `events` about a retry."""
-    return Given("retry", str(row["id"]), _fields(row, "at_ms", "about"), _fields(row, "who", "why"))
+    return Given("retry", str(row["id"]), _fields(row, "at_ms"), _fields(row, "who", "about", "why"))
 
 
 def left_out(row: StoredRow) -> Given:

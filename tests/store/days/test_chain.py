@@ -237,6 +237,16 @@ def test_a_row_from_which_a_name_was_taken_is_signed_again(closed: ClosedDays) -
         assert set(chain.salts(db)) == {1, 3, 6}, "that of the text with the name is destroyed"
 
 
+def test_a_plan_is_gone_only_where_it_is_in_force_or_has_counted(closed: ClosedDays) -> None:
+    """Plans that no stretch names are deleted after their retention, between others that are kept."""
+    for meter in ("a", "b"):
+        closed.store.activate(make_plan(["caller"], [Meter(meter, "took", "max")], []))
+    tamper(closed.engine, "delete from plans where version = 2")
+    assert differences(closed) == []
+    tamper(closed.engine, "delete from plans where version = 3")
+    assert differences(closed) == ["the plan 3 was put in force (entry 6), and is gone"]
+
+
 # The witness
 
 

@@ -16,6 +16,7 @@ import sqlalchemy as sa
 
 from analyzer.billing.days.closing import Billing, DayClosing
 from analyzer.billing.days.day_rows import add_day, stored_days
+from analyzer.billing.days.given_differences import compare_given
 from analyzer.billing.reports.day_report import read_report, report_rows
 from analyzer.build import CounterSecrets, counter_secrets, new_counter
 from analyzer.callers.caller_changes import OverrideRequest, add_override, set_callers
@@ -30,11 +31,16 @@ from analyzer.flush.sql_store import SqlStore
 from analyzer.judging.caller_limits import Profile, Subject
 from analyzer.judging.locks.lock_feed import new_mark
 from analyzer.judging.sql import plans
+from analyzer.kernel.database import signed_rows
+from analyzer.kernel.database.audit_log import RECORDS_RETRIED, record
+from analyzer.kernel.database.chain import Signer, salts, stored_entries
 from analyzer.kernel.database.engine import reading, writing
 from analyzer.kernel.errors import CannotForget
 from analyzer.kernel.model import Record, Records, Rejected
 from analyzer.kernel.tables.billing_tables import corrections
+from analyzer.kernel.tables.replay_tables import replays
 from analyzer.kernel.tables.schema import events, metadata, named_callers
+from analyzer.kernel.tables.schema import plans as plans_table
 from analyzer.maintenance.audit import audit
 from analyzer.plan.mapping import EventIdRule, SourceMapping, TextField, TimeField
 from analyzer.plan.meters import Meter
@@ -208,6 +214,34 @@ def test_free_texts_that_name_the_caller_are_listed_and_changed(installation: In
     with reading(here.engine) as db:
         reasons = set(db.scalars(sa.select(events.c.why)))
     assert f"sold by {done.pseudonym}; not acme-2" in reasons
+
+
+def test_acts_whose_texts_named_the_caller_are_signed_again(installation: Installation) -> None:
+    here = installation
+    swapped = {
+        "id": 1, "state": "swapped", "source": "log", "plan": 1, "parts": "", "files": "[]", "about": "log",
+        "who": "ann@here", "began_ms": 1, "counted_ms": 2, "swapped_ms": 3, "swapped_by": "ann@here",
+        "reason": f"{NAME} has asked", "rows": 0, "days": "[]",
+    }  # fmt: skip
+    with writing(here.engine) as db:
+        mark = db.execute(sa.select(plans_table.c.mark).where(plans_table.c.version == 1)).scalar_one()
+        act = record(db, "ann@here", RECORDS_RETRIED, "log[0]@1", f"{NAME} has asked")
+        signed_rows.sign(db, signed_rows.retry(act))
+        added = sa.insert(replays).values(swapped | {"mark": mark}).returning(*replays.c)
+        signed_rows.sign(db, signed_rows.replay(db.execute(added).mappings().one(), []))
+
+    def differences() -> list[str]:
+        with reading(here.engine) as db:
+            return [difference.what for difference in compare_given(db, Signer()).differences]
+
+    assert differences() == []
+    here.forget()
+    assert differences() == []
+    with reading(here.engine) as db:
+        kinds: dict[str, list[bool]] = {}
+        for entry in stored_entries(db):
+            kinds.setdefault(entry.kind, []).append(entry.number in salts(db))
+    assert (kinds["retry"], kinds["replay"]) == ([False, True], [False, True]), "old salts are destroyed"
 
 
 def test_a_text_that_may_mean_something_else_stays_and_is_listed(installation: Installation) -> None:
