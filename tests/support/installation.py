@@ -135,8 +135,9 @@ def fill(
         ]
         for partition in partitions
     }
-    # A long linger, so that a batch is not sent in parts.
-    producer = Producer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 5_000})
+    # A long linger, and a topic that is known before, so that a batch is not sent in parts.
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 60_000})
+    producer.list_topics(topic, 30)
     now_ms = int(time.time() * 1000)
     for batch in range(batches):
         for partition in keys:

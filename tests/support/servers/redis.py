@@ -18,6 +18,7 @@ from tests.support.servers.child import Child, free_port
 from tests.support.waiting import wait_until
 
 CLUSTER_S_MAX = 10.0
+CLUSTER_PORT_MAX = 22_000
 CLUSTER = ("--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf")
 
 
@@ -27,7 +28,8 @@ class NativeRedis:
     def __init__(self, folder: Path, *, cluster: bool = False) -> None:
         """Raises Missing."""
         program = find_program()
-        self.port = free_port()
+        # A cluster listens at this port + 10,000, too, where outgoing connections must not be given it.
+        self.port = next(port for port in iter(free_port, 0) if not cluster or port < CLUSTER_PORT_MAX)
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self.kind = f"native {program_version(program)}"
         self._cluster = cluster
