@@ -275,6 +275,15 @@ def test_a_key_that_was_replaced_stays_in_the_configuration(
     assert gatelock(*CORRECT).exit_code == 0
 
 
+def test_a_key_without_a_witness_is_a_remark(gatelock: Gatelock, engine: sa.Engine, tmp_path: Path) -> None:
+    remark = "billing: without a witness nothing finds that the last acts and days were cut off"
+    assert remark in gatelock("check").stdout
+    file = tmp_path / "gatelock.toml"
+    witness = f'[billing]\nwitness = "{tmp_path}/witness.json"'
+    file.write_text(file.read_text().replace("[billing]", witness))
+    assert remark not in gatelock("check").stdout
+
+
 def test_a_restored_database_closes_days_when_an_operator_has_said_so(
     gatelock: Gatelock, closed: Path, tmp_path: Path, engine: sa.Engine
 ) -> None:

@@ -156,7 +156,7 @@ def write_requests(log: Path, hours_ago: int) -> None:
     app = RequestLog(shop, to=log, clock=EarlierClock(hours_ago))
     for name in NAMES * 5:
         environ = {"REQUEST_METHOD": "GET", "PATH_INFO": "/", "HTTP_X_API_KEY": name}
-        app(environ, lambda _status, _headers: None).close()  # type: ignore[attr-defined]
+        app(environ, lambda _status, _headers: None).close()  # type: ignore[attr-defined] - WSGI's own type has no close
     app.close()
 
 

@@ -152,6 +152,7 @@ class DayClosing:
         other amounts; ChainCut, WitnessAway.
         """
         require_witnessed(self._engine)
+        # Before the work, and once more before the signature: acts may be forged meanwhile.
         with slow_reading(self._engine) as db:
             _require_given(db, day)
         holder = self._random_mark()

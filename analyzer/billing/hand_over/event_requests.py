@@ -76,8 +76,16 @@ class _ServiceConnection:
 
     later = "ask again later"  # what to do when it does not answer
 
-    def __init__(self, server: ServerAddress, token: str, waits: Waits, tls: ssl.SSLContext | None) -> None:
+    def __init__(
+        self,
+        server: ServerAddress,
+        service: BillingService,
+        token: str,
+        waits: Waits,
+        tls: ssl.SSLContext | None,
+    ) -> None:
         self._server = server
+        self._service = service
         self._waits = waits
         self._tls = tls
         self._headers = {"accept": "application/json", "user-agent": "gatelock"}
@@ -177,18 +185,6 @@ class EventSender(_ServiceConnection):
 
     later = "send again later, it continues here"
 
-    def __init__(
-        self,
-        server: ServerAddress,
-        service: BillingService,
-        token: str,
-        waits: Waits,
-        tls: ssl.SSLContext | None,
-    ) -> None:
-        super().__init__(server, token, waits, tls)
-        self._service = service
-        self._path = server.prefix or service.path
-
     def send(self, events: Sequence[UsageEvent]) -> Sent:
         """Sends the events in one request, or again those that the service did not have, until it has all.
 
@@ -196,9 +192,10 @@ class EventSender(_ServiceConnection):
         them, are acknowledged.
         """
         remaining, duplicates = list(events), 0
+        path = self._server.prefix or self._service.path
         while remaining:
             content = self._service.content(remaining)
-            status, body = self._answered(_Request("POST", self._path, content, self._service.content_type))
+            status, body = self._answered(_Request("POST", path, content, self._service.content_type))
             answer = self._service.answer(status, body, remaining)
             if answer.refusal:
                 raise DeliveryFailed(
@@ -227,18 +224,6 @@ class ServiceReader(_ServiceConnection):
         tls: For https; None without.
     """
 
-    def __init__(
-        self,
-        server: ServerAddress,
-        service: BillingService,
-        token: str,
-        waits: Waits,
-        tls: ssl.SSLContext | None,
-    ) -> None:
-        super().__init__(server, token, waits, tls)
-        self._base = server.prefix.removesuffix(service.path)
-        self._service = service
-
     def sums(self, event: str, customers: Sequence[str], period: Window) -> Sums:
         """Returns the sums of an event that the service has, by customer; see `BillingService.sums`.
 
@@ -253,7 +238,8 @@ class ServiceReader(_ServiceConnection):
 
     def _get(self, path: str, parameters: Mapping[str, object]) -> Any:
         query = urlencode(parameters, doseq=True)
-        status, body = self._answered(_Request("GET", f"{self._base}{path}?{query}"))
+        base = self._server.prefix.removesuffix(self._service.path)
+        status, body = self._answered(_Request("GET", f"{base}{path}?{query}"))
         if status < HTTPStatus.BAD_REQUEST:
             return json.loads(body, parse_float=Decimal)
         text = " ".join(body.decode(errors="replace").split())[:SENTENCE_MAX]
