@@ -29,7 +29,7 @@ class World:
         self.turns.advanced(500)
 
 
-def test_it_waits_for_as_long_as_it_counts() -> None:
+def test_a_second_count_waits_for_as_long_as_it_counts() -> None:
     world = World()
     for _ in range(100):
         world.count(2 * TURN_S)
@@ -39,14 +39,14 @@ def test_it_waits_for_as_long_as_it_counts() -> None:
     assert world.slept_s == 0, "a turn is not over"
 
 
-def test_it_keeps_the_lease_of_the_day() -> None:
+def test_a_second_count_keeps_the_lease_of_the_day() -> None:
     world = World()
     for _ in range(10):
         world.count(KEPT_EVERY_S)
     assert 9 <= world.kept <= 10
 
 
-def test_it_ends_when_it_takes_too_long() -> None:
+def test_a_second_count_ends_when_it_takes_too_long() -> None:
     world = World()
     world.count(LONGEST_S / 4)
     with pytest.raises(TooLong, match="within 4 hours"):
