@@ -58,7 +58,7 @@ class FileWitness:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise WitnessAway(f"{self._path}: {error.strerror}") from error
+            raise self._away(error) from error
 
     def note(self, tip: Tip) -> None:
         """Remembers a tip, unless a newer one is known. Raises WitnessAway."""
@@ -74,7 +74,11 @@ class FileWitness:
                     os.fsync(file.fileno())
                 new.replace(self._path)
         except OSError as error:
-            raise WitnessAway(f"{self._path}: {error.strerror}") from error
+            raise self._away(error) from error
+
+    def _away(self, error: OSError) -> WitnessAway:
+        cure = "check [billing] witness, its folder and its permissions"
+        return WitnessAway(f"the witness {self._path}: {error.strerror}; {cure}")
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

@@ -334,6 +334,13 @@ def test_a_witness_that_is_away_keeps_days_from_being_closed(
     assert [what for what in differences(witnessed) if "the witness of the chain cannot be read" in what]
 
 
+def test_a_witness_that_cannot_be_written_says_what_to_check(tmp_path: Path) -> None:
+    with pytest.raises(
+        WitnessAway, match=r"No such file or directory; check \[billing\] witness"
+    ):
+        FileWitness(tmp_path / "nowhere" / "witness.json").note(Tip(1, "a"))
+
+
 def test_an_older_tip_does_not_replace_a_newer_one(witness: FileWitness) -> None:
     notes: list[tuple[Tip, Tip]] = [
         (Tip(5, "a"), Tip(5, "a")),
