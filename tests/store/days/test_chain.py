@@ -335,9 +335,7 @@ def test_a_witness_that_is_away_keeps_days_from_being_closed(
 
 
 def test_a_witness_that_cannot_be_written_says_what_to_check(tmp_path: Path) -> None:
-    with pytest.raises(
-        WitnessAway, match=r"No such file or directory; check \[billing\] witness"
-    ):
+    with pytest.raises(WitnessAway, match=r"No such file or directory; check \[billing\] witness"):
         FileWitness(tmp_path / "nowhere" / "witness.json").note(Tip(1, "a"))
 
 
