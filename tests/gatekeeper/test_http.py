@@ -27,6 +27,7 @@ from gatekeeper.model import Cursor, Set, SourceError, Update
 from gatekeeper.sources import http, open_source, timed_connection
 from gatekeeper.sources.http import HttpSource, TryLater
 from tests.support.feed import NOON, HandFeed, a_lock
+from tests.support.servers.child import own_address
 from tests.support.serving import certificate, feed_server
 
 AT = Cursor(57, "9f3c")
@@ -54,8 +55,8 @@ class Server:
         self.replies: list[bytes | Reply] = [reply()]
         self.requests: list[str] = []
         self.connections = 0
-        self._socket = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        self._socket = socket.create_server((own_address(), 0))
+        self.url = "http://{}:{}".format(*self._socket.getsockname())
         self._open: list[socket.socket] = []
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -496,6 +497,4 @@ def test_over_tls_the_certificate_is_verified_before_the_token_is_sent(identity:
 
 def test_a_server_without_tls_is_an_error_for_an_https_url(server: Server) -> None:
     server.replies = [reply()]
-    assert error_of(HttpSource(server.url.replace("http", "https"), timeout=1)).startswith(
-        "https://127.0.0.1"
-    )
+    assert error_of(HttpSource(server.url.replace("http", "https"), timeout=1)).startswith("https://127.")

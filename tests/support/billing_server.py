@@ -14,6 +14,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal, NamedTuple
 from urllib.parse import parse_qs, parse_qsl, urlsplit
 
+from tests.support.servers.child import own_address
+
 KEY = "sk_live_a_key"
 BATCH_MAX = 100
 
@@ -41,7 +43,7 @@ class BillingServer(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, kind: str, fault: Callable[[int], Fault] = lambda _: "") -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
+        super().__init__((own_address(), 0), Handler)
         self.kind = kind
         self.fault = fault
         self.events: dict[str, Received] = {}
@@ -52,7 +54,7 @@ class BillingServer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
+        return f"http://{self.server_address[0]!s}:{self.server_port}"
 
     def totals(self) -> dict[str, int]:
         """Returns the sums of the values, by name of the event."""

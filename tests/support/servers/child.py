@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import os
 import random
 import signal
 import socket
@@ -32,6 +34,20 @@ def free_port() -> int:
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
+
+
+_addresses = itertools.count(1)
+
+
+def own_address() -> str:
+    """Returns an address of this machine's loopback network that no other server of the tests has.
+
+    For a server that counts or scripts its answers: a client that outlives its server asks the same address
+    and port again, and the kernel may have given the port to the next server.
+    """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    number = next(_addresses)
+    return f"127.{worker + 1}.{number >> 8}.{number & 255}"
 
 
 def accepts(port: int) -> bool:
