@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import sqlalchemy as sa
 
-from analyzer.billing.days.closing import Billing
+from analyzer.billing.days.closing import Billing, DayClosing
 from analyzer.billing.days.targets import AskEnds
 from analyzer.config.reload import ConfigurationReader, plan_while_running
 from analyzer.config.settings import Settings
@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from analyzer.billing.days.counted_again import CountedAgain
     from analyzer.billing.days.day_rows import Day
     from analyzer.replay.replay_run import LogReplay
+    from analyzer.restore.restore_run import Restore
 
 log = logging.getLogger(__name__)
 
@@ -222,6 +223,33 @@ def build_replay(settings: Settings, engine: sa.Engine, source: str) -> LogRepla
         SqlStore(engine, owner_name(settings)),
         host or "",
         wall_ms,
+    )
+
+
+def build_restore(settings: Settings, engine: sa.Engine) -> Restore:
+    """Returns what closes days again after a restore, by the plan in force."""
+    # kafka-python takes a tenth of a second to import, which other commands need not wait for.
+    from analyzer.restore.restore_run import Restore, RestoreParts, SourceOfLog
+
+    owner, billing = owner_name(settings), make_billing(settings)
+    sources = {
+        shown_path(source.topic or source.file or ""): SourceOfLog(source.name, source.host or "")
+        for source in settings.sources
+    }
+    return Restore(
+        RestoreParts(
+            engine,
+            DayClosing(engine, billing, ends_of_logs(settings), new_mark, wall_ms),
+            billing.groupings,
+            SqlStore(engine, owner, refute=lambda _db, _verdicts: set()),
+            SqlStore(engine, owner),
+            sources,
+            settings.kafka.client(),
+            settings.plan(),
+            lambda plan: new_counter(plan, name_digests(settings), counter_secrets(engine, plan)),
+            time.monotonic,
+            owner,
+        )
     )
 
 

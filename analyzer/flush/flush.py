@@ -35,7 +35,7 @@ from analyzer.kernel.database.engine import NowMs, insert
 from analyzer.kernel.database.partition_keys import is_partition, partition_values
 from analyzer.kernel.errors import PartitionLost, PlanChanged
 from analyzer.kernel.flush_steps import StepTimes
-from analyzer.kernel.model import DrainedCounts, Lag, Partition, PartitionProgress, Rejected
+from analyzer.kernel.model import DrainedCounts, Lag, Partition, PartitionProgress, Rejected, Verdict
 from analyzer.kernel.tables.schema import TOTAL_MAX, offsets, rejects
 from analyzer.plan.catalog import Catalog, load
 from analyzer.plan.groupings import parse_grouping
@@ -44,6 +44,8 @@ from analyzer.plan.plan import Plan
 from analyzer.plan.proposals import Agreement
 from analyzer.plan.stretches import KnownStretches
 from analyzer.plan.sums import Sum, lock_order
+
+Refute = Callable[[sa.Connection, Sequence[Verdict]], set[int]]  # returns the indexes of those not believed
 
 
 class CatalogCache:
@@ -72,6 +74,7 @@ class SqlFlush:
         catalogs: CatalogCache | None = None,
         stretches: KnownStretches | None = None,
         directories: DirectoryCache | None = None,
+        refute: Refute = verdict_decisions.disbelieved,
     ) -> None:
         self._db = connection
         self._owner = owner
@@ -81,6 +84,7 @@ class SqlFlush:
         self._directories = (
             directories  # None: of a retry, which reads the rows of the callers that it counts
         )
+        self._refute = refute
         self._plan_row = plans.NO_PLAN
         self._behind_s = 0.0
         # Requests that a record calls denied, and that count, because no lock supports it; by source.
@@ -223,7 +227,7 @@ class SqlFlush:
         """Returns the counts without the verdicts that are not believed, and stores which these are."""
         if not counted.verdicts:
             return counted
-        refuted = verdict_decisions.disbelieved(self._db, counted.verdicts)
+        refuted = self._refute(self._db, counted.verdicts)
         requests_at = list(counted.tables[0].meters).index(REQUESTS.name)
         policies = [policy.name for policy in plan.policies]
         names = {"", lock_feed.MANUAL, *policies}

@@ -9,9 +9,9 @@ import sqlalchemy as sa
 
 from analyzer.counting import counter_state
 from analyzer.counting.gaps import open_gaps
-from analyzer.flush.flush import CatalogCache, SqlFlush
+from analyzer.flush.flush import CatalogCache, Refute, SqlFlush
 from analyzer.judging.judgement_log import log_judged
-from analyzer.judging.locks import lock_feed
+from analyzer.judging.locks import lock_feed, verdict_decisions
 from analyzer.judging.sql import plans
 from analyzer.judging.sql.directory import DirectoryCache
 from analyzer.kernel.database.engine import insert, reading, writing
@@ -38,7 +38,8 @@ class SqlStore:
 
     `transaction` may be used in one thread while another one uses the other methods: each call has its own
     connection. `wait_for_flush` waits for a transaction in flight, for at
-    most so many seconds; the methods that read or write what a flush moves call it first.
+    most so many seconds; the methods that read or write what a flush moves call it first. `refute` decides
+    which verdicts are not believed.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class SqlStore:
         owner: str,
         random_mark: Callable[[], str] = lock_feed.new_mark,
         wait_for_flush: Callable[[float], None] = lambda _timeout_s: None,
+        refute: Refute = verdict_decisions.disbelieved,
     ) -> None:
         self._engine = engine
         self._owner = owner
@@ -55,6 +57,7 @@ class SqlStore:
         self._directories = DirectoryCache()
         self._stretches = KnownStretches()
         self._wait_for_flush = wait_for_flush
+        self._refute = refute
 
     def wait_for_flush(self, timeout_s: float = FLUSH_WAIT_S) -> None:
         self._wait_for_flush(timeout_s)
@@ -74,6 +77,7 @@ class SqlStore:
                     self._catalogs,
                     self._stretches,
                     self._directories,
+                    self._refute,
                 )
         except BaseException:
             self._stretches.forget()

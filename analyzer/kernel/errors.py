@@ -153,5 +153,13 @@ class ReplayRefused(AnalyzerError):
     """A log cannot be counted again exactly, or what was counted of it cannot be swapped in."""
 
 
+class BackupFailed(AnalyzerError):
+    """The database cannot be copied."""
+
+
+class RestoreRefused(AnalyzerError):
+    """A day cannot be closed again as it was before a restore."""
+
+
 class ReplayLost(AnalyzerError):
     """Another process continues the replay, or has dropped it."""

@@ -50,7 +50,7 @@ REQUIRED = {  # arguments that a command requires
     "callers set --file": "callers.csv",
     "callers set": "api_key:acme --plan pro",
     "callers list": "api_key:acme",
-    "billing accept-restore": "--reason WHY",
+    "restore accept": "--reason WHY",
     "billing days close": "2026-11-20 --reason WHY",
     "billing days correct": "2026-11-20 --caller api_key:acme --amount -5 --reason WHY",
     "billing days list": "2026-11-20",

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -33,14 +33,19 @@ from analyzer.billing.days.targets import (
     store_targets,
     untargeted,
 )
-from analyzer.billing.reports.day_origin import Remembered, count_origin, remembered_by
+from analyzer.billing.reports.day_origin import Remembered, count_origin, origin_differences, remembered_by
 from analyzer.judging.sql import plans
 from analyzer.kernel.database import signed_rows
 from analyzer.kernel.database.chain import require_witnessed, signer_of
 from analyzer.kernel.database.clock import clock_ms
 from analyzer.kernel.database.engine import NowMs, insert, reading, slow_reading, without_scans, writing
 from analyzer.kernel.database.named_leases import Lease
-from analyzer.kernel.database.partition_keys import key_columns, partition_columns, partition_values
+from analyzer.kernel.database.partition_keys import (
+    is_partition,
+    key_columns,
+    partition_columns,
+    partition_values,
+)
 from analyzer.kernel.digest_key import DigestKey
 from analyzer.kernel.errors import ClosingLost, DayAltered, NothingToClose, StoreAway
 from analyzer.kernel.model import Partition
@@ -67,6 +72,45 @@ class Billing(NamedTuple):
     groupings: tuple[str, ...] = ("caller",)
     key: DigestKey = DigestKey()
     count_again: CountAgain | None = None  # before a day is signed; None: never
+
+
+class ClosedBefore(NamedTuple):
+    """How a day was closed before the database was restored, as a manifest has it.
+
+    Attributes:
+        cut_ms: Of then.
+        partitions: What the origin says of each.
+        origin: See `count_origin`.
+        digest: Of the day.
+        digest_key: The fingerprint of its key; "" for none, or for one that the manifest does not name.
+    """
+
+    cut_ms: int
+    partitions: Mapping[Partition, Mapping[str, Any]]
+    origin: Mapping[str, Any]
+    digest: str
+    digest_key: str = ""
+
+
+class ClosedAgain(NamedTuple):
+    """The outcome of closing a restored day again.
+
+    Attributes:
+        is_same: Whether all that was signed before is there again.
+        differences: What its counts come from otherwise; none where only amounts differ.
+    """
+
+    is_same: bool = True
+    differences: Sequence[str] = ()
+
+
+class _Frozen(NamedTuple):
+    """A day whose rows are frozen, and that is not signed yet."""
+
+    day: Day
+    numbers: Catalog
+    remembered: Sequence[Remembered]
+    holder: str
 
 
 class DayClosing:
@@ -151,6 +195,43 @@ class DayClosing:
         NothingToClose; DayAltered if what it takes as given is not in the chain, or its log gives
         other amounts; ChainCut, WitnessAway.
         """
+        frozen = self._frozen(day)
+        if frozen is None:
+            return False
+        again = self._counted_again(frozen.day, frozen.holder)
+        self._finish(frozen, self._origin(frozen, again))
+        return True
+
+    def close_again(self, day: Day, before: ClosedBefore) -> ClosedAgain:
+        """Closes a day with the cut that it had before a restore.
+
+        All partitions must stand there. The rows are signed as those of then if they have the digest of then,
+        and otherwise as those of a day that is cut now. Raises as `close`, and ClosingLost while flushes are
+        in flight.
+        """
+        frozen = self._frozen(day, before)
+        if frozen is None:
+            raise ClosingLost(f"{day}: flushes are in flight: stop all analyzers")
+        differences = origin_differences(self._origin(frozen, NEVER), before.origin)
+        if not differences and self._is_signed(frozen, before):
+            self._finish(frozen, before.origin)
+            return ClosedAgain()
+        with writing(self._engine) as db:
+            _keep(db, frozen.day, frozen.holder)
+            day = frozen.day._replace(cut_ms=clock_ms(db))
+            db.execute(sa.update(days).where(days.c.id == day.id).values(cut_ms=day.cut_ms))
+        frozen = frozen._replace(day=day)
+        again = self._counted_again(day, frozen.holder)
+        self._finish(frozen, self._origin(frozen, again))
+        return ClosedAgain(is_same=False, differences=differences)
+
+    def _is_signed(self, frozen: _Frozen, before: ClosedBefore) -> bool:
+        with slow_reading(self._engine) as db:
+            without_scans(db)
+            return _has_digest(db, frozen.day, before)
+
+    def _frozen(self, day: Day, before: ClosedBefore | None = None) -> _Frozen | None:
+        """Cuts a day and freezes its rows; returns None if flushes in flight did not permit the cut."""
         require_witnessed(self._engine)
         # Before the work, and once more before the signature: acts may be forged meanwhile.
         with slow_reading(self._engine) as db:
@@ -162,11 +243,11 @@ class DayClosing:
                     raise _closed_elsewhere(day)
                 if not plans.try_block_flushes(db, self._blocked_ms):
                     db.rollback()  # with the lease
-                    return False
+                    return None
                 # The buckets are complete, and stay so until this transaction ends: the snapshot begins here.
                 snapshot = stack.enter_context(slow_reading(self._snapshots))
                 numbers = catalog.load(snapshot)
-                day = _cut(db, snapshot, numbers, day, self._billing.groupings)
+                day = _cut(db, snapshot, numbers, day, self._billing.groupings, before)
             try:
                 remembered = remembered_by(snapshot)
                 self._freeze(snapshot, numbers, day, holder)
@@ -175,8 +256,12 @@ class DayClosing:
                 with suppress(StoreAway), writing(self._engine) as db:
                     CLOSINGS.release(db, lease_name(day), holder)
                 raise
-        self._finish(numbers, day, remembered, self._counted_again(day, holder), holder)
-        return True
+        return _Frozen(day, numbers, remembered, holder)
+
+    def _origin(self, frozen: _Frozen, counted_again: CountedAgain) -> Mapping[str, Any]:
+        with slow_reading(self._engine) as db:
+            origin = count_origin(db, frozen.day, frozen.remembered)
+        return origin | {"second_count": counted_again.fields()}
 
     def _counted_again(self, day: Day, holder: str) -> CountedAgain:
         """Has the log of a frozen day counted again. Raises DayAltered if it gives other amounts."""
@@ -211,19 +296,13 @@ class DayClosing:
                 forgotten = plans.hold_forgotten(db)
                 frozen_rows.write(db, day, part, forgotten)
 
-    def _finish(
-        self,
-        numbers: Catalog,
-        day: Day,
-        remembered: list[Remembered],
-        counted_again: CountedAgain,
-        holder: str,
-    ) -> None:
+    def _finish(self, frozen: _Frozen, origin: Mapping[str, Any]) -> None:
+        """Signs a day, and closes it."""
+        day, numbers, _, holder = frozen
         with slow_reading(self._engine) as db:
             without_scans(db)
             _require_given(db, day)
             rows, requests = frozen_rows.frozen_totals(db, numbers, day)
-            origin = count_origin(db, day, remembered) | {"second_count": counted_again.fields()}
             day = day._replace(given=json.dumps(origin))
             content = content_digest(db, day)
         with writing(self._engine) as db:
@@ -231,9 +310,7 @@ class DayClosing:
             zone = days.c.zone == day.zone
             # Of two days of a zone that are closed at a time, the second has the digest of the first.
             db.execute(sa.select(days.c.id).where(zone, days.c.state == "open").with_for_update())
-            newest = sa.select(days.c.digest).where(zone, days.c.state == "closed")
-            newest = newest.order_by(days.c.closed_ms.desc(), days.c.id.desc()).limit(1)
-            previous_digest = db.execute(newest).scalar() or ""
+            previous_digest = _newest_digest(db, day.zone)
             closed = {
                 "state": "closed",
                 "closed_ms": NowMs(),
@@ -248,6 +325,22 @@ class DayClosing:
             signed_rows.sign(db, signed_rows.closing(db.execute(update.returning(*days.c)).mappings().one()))
             CLOSINGS.release(db, lease_name(day), holder)
         log.info("%s: closed, with %d requests of callers in %d rows", day, requests, rows)
+
+
+def _newest_digest(db: sa.Connection, zone: str) -> str:
+    """Returns the digest of the day of a zone that was closed last; "" before the first."""
+    newest = sa.select(days.c.digest).where(days.c.zone == zone, days.c.state == "closed")
+    newest = newest.order_by(days.c.closed_ms.desc(), days.c.id.desc()).limit(1)
+    return db.execute(newest).scalar() or ""
+
+
+def _has_digest(db: sa.Connection, day: Day, before: ClosedBefore) -> bool:
+    """Whether the rows of a day are those that were signed before, with the origin of then."""
+    content = content_digest(db, day._replace(given=json.dumps(before.origin)))
+    previous, signer = _newest_digest(db, day.zone), signer_of(db)
+    keys = [signer.key, *signer.earlier, DigestKey()]
+    named = [key for key in keys if key.fingerprint == before.digest_key] if before.digest_key else keys
+    return any(key.chained(content, previous) == before.digest for key in named)
 
 
 def _require_given(db: sa.Connection, day: Day) -> None:
@@ -277,18 +370,19 @@ def _cut(
     numbers: Catalog,
     day: Day,
     groupings: Collection[str],
+    before: ClosedBefore | None,
 ) -> Day:
     """Marks a day as being closed, and opens the next one if it was the open one; returns it.
 
-    Raises NothingToClose, ClosingLost.
+    Of a restored day with the time and the targets that it had. Raises NothingToClose, ClosingLost.
     """
     if missing := [grouping for grouping in groupings if grouping not in numbers.groupings]:
         raise NothingToClose(f"{day}: nothing was counted by {', '.join(missing)} yet")
-    now_ms = clock_ms(db)
+    cut_ms = clock_ms(db) if before is None else before.cut_ms
     meters = sorted((meter.number, meter.name, meter.join) for meter in numbers.meters.values())
     cut = {
         "state": "closing",
-        "cut_ms": now_ms,
+        "cut_ms": cut_ms,
         "groupings": "\n".join(groupings),
         "meters": json.dumps(meters),
     }
@@ -298,6 +392,11 @@ def _cut(
     # Those of an earlier attempt: the buckets contain what they contain.
     db.execute(sa.delete(adjustments).where(adjustments.c.day == day.id))
     _store_positions(db, snapshot, day)
+    if before is not None:
+        for part, values in before.partitions.items():
+            targets = {"target": values["target"], "is_gone": int(values["is_gone"])}
+            is_part = day_positions.c.day == day.id, is_partition(day_positions, part)
+            db.execute(sa.update(day_positions).where(*is_part).values(targets))
     if open_day(db, day.zone) is None:
         add_day(db, day.zone, day.end_s)
     [day] = stored_days(db, days.c.id == day.id)

@@ -81,10 +81,8 @@ def compare_given(db: sa.Connection, signer: Signer) -> GivenOutcome:
         differences += compare(comparison)
     for entry in check.of("restored").get("", ()):
         fields = json.loads(entry.fields)
-        remarks.append(
-            f"restored after the entry {fields['number']}: those up to {fields['witness_number']} were lost, "
-            "as an operator has said"
-        )
+        lost = f": those up to {fields['witness_number']} were lost" if fields["witness_number"] else ""
+        remarks.append(f"restored after the entry {fields['number']}, as an operator has said{lost}")
     number = sum(len(entries) for by_subject in check.entries.values() for entries in by_subject.values())
     return GivenOutcome(number, differences, remarks)
 

@@ -8,7 +8,7 @@ sent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ from analyzer.billing.reports.usage_amounts import (
     place_text,
 )
 from analyzer.kernel.database import signed_rows
-from analyzer.kernel.database.chain import require_witnessed
+from analyzer.kernel.database.chain import require_witnessed, restored_ms
 from analyzer.kernel.database.clock import clock_ms
 from analyzer.kernel.database.engine import NowMs, insert, reading, writing
 from analyzer.kernel.database.named_leases import Lease
@@ -88,6 +88,17 @@ class Deliveries:
         with reading(self._engine) as db:
             row = db.execute(sa.select(deliveries).where(*self._part_conditions(part))).mappings().first()
         return Delivery() if row is None else _delivery(row)
+
+    def has(self, part: UsagePart) -> bool:
+        """Whether anything of a part was ever sent, as far as this database knows."""
+        with reading(self._engine) as db:
+            known = sa.select(deliveries.c.began_ms).where(*self._part_conditions(part))
+            return db.execute(known).first() is not None
+
+    def restored_ms(self) -> int | None:
+        """Returns when the database was last restored; None: never."""
+        with reading(self._engine) as db:
+            return restored_ms(db)
 
     def now_ms(self) -> int:
         """Returns the database's time."""
@@ -165,6 +176,24 @@ def _delivery_lease(destination: str) -> str:
 
 def _delivery(row: sa.RowMapping) -> Delivery:
     return Delivery(parse_place(row["place"]), *(row[name] for name in Delivery._fields[1:]))
+
+
+def unknown_deliveries(engine: sa.Engine, dates: Collection[tuple[str, str]]) -> list[str]:
+    """Returns what is not known to be handed over of some days, by zone and date, in sentences.
+
+    To the destinations that were ever handed over to. Raises StoreAway.
+    """
+    columns = deliveries.c
+    with reading(engine) as db:
+        destinations = db.execute(sa.select(columns.destination, columns.format).distinct()).all()
+        known = {tuple(row) for row in db.execute(sa.select(columns.destination, columns.zone, columns.date))}
+    return [
+        f"{date} ({zone}): it is not known whether it was handed over to {destination}: "
+        f"`gatelock billing report reconcile day {date} --from URL --format {format_}` asks the service"
+        for destination, format_ in sorted(map(tuple, destinations))
+        for zone, date in sorted(dates)
+        if (destination, zone, date) not in known
+    ]
 
 
 def stored_deliveries(db: sa.Connection, *conditions: sa.ColumnElement[bool]) -> list[StoredDelivery]:

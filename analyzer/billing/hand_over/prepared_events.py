@@ -90,3 +90,26 @@ def why_not(
             "out for good"
         )
     return ""
+
+
+def why_unsure(part: UsagePart, service: BillingService, restored_ms: int | None) -> str:
+    """Returns why a part that this database never sent may be at the service with other amounts, or twice.
+
+    "" if it cannot be, or if the service knows the same amounts again. A day that was cut before the restore
+    has the amounts that it had then: see docs/decisions/0080.
+    """
+    day = part.day
+    if restored_ms is None or day.end_s * 1000 > restored_ms:
+        return ""
+    is_same = day.cut_ms is not None and day.cut_ms < restored_ms
+    if is_same and service.remembers_s is None:
+        return ""
+    if is_same:
+        hours = (service.remembers_s or 0) // 3600
+        why = f"the service remembers identifiers for {hours} hours alone"
+    else:
+        why = "it was closed anew since, perhaps with other amounts"
+    return (
+        f"{part}: it may have been sent before the database was restored, and {why}. See what the service "
+        f"has: `gatelock billing report reconcile day {day.date}`; --repeat sends it"
+    )

@@ -10,13 +10,16 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from analyzer.billing.days.day_rows import stored_days
+from analyzer.billing.days.day_rows import Day, stored_days
 from analyzer.billing.hand_over.deliveries import stored_deliveries
 from analyzer.billing.hand_over.prepared_events import EventNames
 from analyzer.billing.reports.usage_amounts import UsagePart, usage_amounts
 from analyzer.kernel.database.engine import reading
 from analyzer.kernel.tables.billing_tables import days, deliveries
+from analyzer.plan.derived_meters import is_stated
 from analyzer.plan.windows import Window
+
+CALLER = "caller"  # the grouping
 
 
 class AcknowledgedUsage(NamedTuple):
@@ -49,7 +52,8 @@ def acknowledged_usage(
 ) -> AcknowledgedUsage:
     """Returns what a destination has acknowledged of the days whose middle is in a period, of all zones.
 
-    Raises StoreAway.
+    Of a day of which nothing was, the customers have 0: after a restore the service may have it. Raises
+    StoreAway.
     """
     overlapping = (days.c.begin_s < period.until_s, days.c.end_s > period.start_s)
     with reading(engine) as db:
@@ -73,7 +77,22 @@ def acknowledged_usage(
                 f"{part} by {part.grouping}: {delivery.amount:,} acknowledged, and {attributed:,} is of "
                 "callers whose customers are known now"
             )
+    sent = {(delivered.zone, delivered.date) for delivered in stored}
+    for day in (day for key, day in by_name.items() if key not in sent):
+        for part in _caller_parts(day):
+            maker = names.maker(secret, part)
+            for amount in usage_amounts(engine, part):
+                if customer := maker.find_customer(amount):
+                    events[maker.name][customer] += 0
     return AcknowledgedUsage(events, remarks)
+
+
+def _caller_parts(day: Day) -> Iterator[UsagePart]:
+    """Yields what is handed over of a day by default."""
+    if CALLER in day.groupings:
+        for meter in day.meters:
+            if is_stated(meter.name):
+                yield UsagePart(day, CALLER, meter.name, meter.join, "frozen")
 
 
 def customer_sums(

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
 from analyzer.billing.days.day_rows import Day, stored_days
 from analyzer.kernel.database.audit_log import RECORDS_RETRIED
+from analyzer.kernel.database.installation_secrets import REFERENCES, known_secret
 from analyzer.kernel.database.partition_keys import key_columns, same_partition
-from analyzer.kernel.tables.billing_tables import day_positions, days
+from analyzer.kernel.digest_key import DigestKey
+from analyzer.kernel.tables.billing_tables import corrections, day_positions, days
 from analyzer.kernel.tables.counter_tables import event_ids, named_callers
 from analyzer.kernel.tables.schema import disbelieved, events, gaps, offsets, stretches
 
@@ -30,6 +32,7 @@ class CutPartition(NamedTuple):
     target: int | None
     is_left_out: bool
     is_gone: bool
+    source: str
 
 
 class PlanStretch(NamedTuple):
@@ -58,6 +61,15 @@ class RetriedRecords(NamedTuple):
     at_ms: int
     records: str
     who: str
+
+
+class BookedCorrection(NamedTuple):
+    """An amount that an operator has corrected, booked on the day."""
+
+    id: int
+    meter: str
+    amount: int
+    at_ms: int
 
 
 class Remembered(NamedTuple):
@@ -114,12 +126,16 @@ def count_origin(db: sa.Connection, day: Day, remembered: Sequence[Remembered] =
     previous = _day_before(db, day)
     return {
         "cut_ms": day.cut_ms,
+        # The key that identifiers of billed usage are made with, which a database that is made new has not.
+        "references": references_fingerprint(db),
         "partitions": [part._asdict() for part in partitions],
         "given": {
             "plans": [plan._asdict() for part in partitions for plan in _plans(db, part)],
             "gaps": [gap._asdict() for part in partitions for gap in _gaps(db, part)],
             # Denied requests of these offsets that count, because no lock supports the denial.
-            "disbelieved_verdicts": sum(_disbelieved(db, part) for part in partitions),
+            "disbelieved_verdicts": disbelieved_verdicts(db, partitions),
+            # Booked on the day, by their numbers: their amounts and reasons stand in a table of their own.
+            "corrections": [entry._asdict() for entry in _corrections(db, day)],
             "retried": [records._asdict() for records in _retried(db, day, previous)],
             # Names and ids from the day before, by which this one was counted.
             "carried": [] if previous is None else json.loads(previous.given or "{}").get("remembered", []),
@@ -128,10 +144,68 @@ def count_origin(db: sa.Connection, day: Day, remembered: Sequence[Remembered] =
     }
 
 
+def references_fingerprint(db: sa.Connection) -> str:
+    """Returns what tells the key of references apart from others; "" if there is none."""
+    secret = known_secret(db, REFERENCES)
+    return "" if secret is None else DigestKey(secret).fingerprint
+
+
+def origin_differences(now: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
+    """Returns what counts come from otherwise than before, in sentences.
+
+    Not compared is what cannot be repeated: what partitions remembered, and the second count.
+    """
+    sentences = []
+    given, given_before = now["given"], before["given"]
+    names = {part["topic_id"]: part["topic"] for part in [*now["partitions"], *before["partitions"]]}
+    for place, entries in (
+        ("partitions", (now["partitions"], before["partitions"])),
+        *((name, (given[name], given_before[name])) for name in given if name != "carried"),
+    ):
+        stands, stood = entries
+        if stands == stood:
+            continue
+        if place == "disbelieved_verdicts":
+            sentences.append(
+                f"denied requests that count, as no lock was in force: {stands:,}, not {stood:,}"
+            )
+            continue
+        for words, those in (("there is", _without(stands, stood)), ("there was", _without(stood, stands))):
+            sentences += [f"{ORIGINS[place]}: {words} {_in_words(entry, names)}" for entry in those]
+    return sentences
+
+
+ORIGINS = {
+    "partitions": "partitions",
+    "plans": "plans that it was counted by",
+    "gaps": "offsets that an operator let skip",
+    "retried": "rejected records that an operator had counted",
+    "corrections": "amounts that operators have corrected",
+}
+
+
+def _without(entries: Sequence[Any], others: Sequence[Any]) -> list[Any]:
+    return [entry for entry in entries if entry not in others]
+
+
+def _in_words(entry: Mapping[str, Any], names: Mapping[str, str]) -> str:
+    shown = {name: value for name, value in entry.items() if name not in ("cluster", "topic_id")}
+    if "topic_id" in entry and "topic" not in shown:
+        shown = {"topic": names.get(entry["topic_id"], entry["topic_id"]), **shown}
+    return ", ".join(f"{name} {value}" for name, value in shown.items())
+
+
 def _day_before(db: sa.Connection, day: Day) -> Day | None:
     """Returns the day of the zone that was cut last before this one."""
     is_before = (days.c.zone == day.zone, days.c.begin_s < day.begin_s, days.c.cut_ms.is_not(None))
     return max(stored_days(db, *is_before), key=lambda earlier: earlier.begin_s, default=None)
+
+
+def _corrections(db: sa.Connection, day: Day) -> list[BookedCorrection]:
+    columns = corrections.c
+    statement = sa.select(columns.id, columns.meter, columns.amount, columns.at_ms)
+    rows = db.execute(statement.where(columns.booked == day.id).order_by(columns.id))
+    return [BookedCorrection(*row) for row in rows]
 
 
 def _retried(db: sa.Connection, day: Day, previous: Day | None) -> list[RetriedRecords]:
@@ -171,12 +245,13 @@ def _partitions(db: sa.Connection, day: Day) -> list[CutPartition]:
                 columns.left_out != "",
             ),
             columns.is_gone,
+            columns.source,
         )
         .join(offsets, same_partition(offsets, day_positions), isouter=True)
         .where(columns.day == day.id, columns.cut.is_not(None))
         .order_by(columns.topic, columns.partition, columns.cluster, columns.topic_id)
     )
-    return [CutPartition._make((*row[:8], bool(row[8]))) for row in db.execute(statement)]
+    return [CutPartition._make((*row[:8], bool(row[8]), row[9])) for row in db.execute(statement)]
 
 
 def _is_cut_partition(table: sa.Table, part: CutPartition) -> sa.ColumnElement[bool]:
@@ -217,6 +292,11 @@ def _gaps(db: sa.Connection, part: CutPartition) -> list[SkippedGap]:
         columns.start < part.cut,
     )
     return [SkippedGap(*row) for row in db.execute(statement.order_by(columns.start, columns.id))]
+
+
+def disbelieved_verdicts(db: sa.Connection, partitions: Sequence[CutPartition]) -> int:
+    """Returns how many denied requests of these offsets count, because no lock supports the denial."""
+    return sum(_disbelieved(db, part) for part in partitions)
 
 
 def _disbelieved(db: sa.Connection, part: CutPartition) -> int:

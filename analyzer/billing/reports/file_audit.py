@@ -55,8 +55,8 @@ def audit_file(engine: sa.Engine, file: Path, units: Mapping[str, str]) -> Audit
     if file.name.endswith(MANIFEST):
         file = file.with_name(file.name.removesuffix(MANIFEST))
     beside = file.with_name(file.name + MANIFEST)
-    manifest = _manifest(beside)
-    written = _hashed(file)
+    manifest = read_manifest(beside)
+    written = hashed(file)
     differences = _stated_otherwise(manifest, written)
     remark = _not_comparable(manifest)
     if remark:
@@ -82,7 +82,8 @@ def _not_comparable(manifest: Mapping[str, Any]) -> str:
     return ""
 
 
-def _manifest(file: Path) -> dict[str, Any]:
+def read_manifest(file: Path) -> dict[str, Any]:
+    """Returns the fields of a manifest. Raises FileUnreadable."""
     try:
         manifest = json.loads(file.read_bytes())
     except OSError as error:
@@ -94,7 +95,7 @@ def _manifest(file: Path) -> dict[str, Any]:
     return manifest
 
 
-def _hashed(file: Path) -> WrittenFile:
+def hashed(file: Path) -> WrittenFile:
     digest, size = sha256(), 0
     for part in _parts(file):
         digest.update(part)

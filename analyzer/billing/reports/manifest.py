@@ -115,5 +115,6 @@ def _day(date: str, closed: Day | None) -> dict[str, Any]:
         "state": "final",
         "requests": closed.requests,
         "digest": closed.digest,
+        "digest_key": closed.digest_key,
         **json.loads(closed.given),
     }

@@ -147,10 +147,6 @@ BILLING = CommandGroup(
             ),
         ),
         Command("audit", "verbs.audit:audit", "Compare everything that was counted with itself."),
-        Command(
-            "accept-restore", "verbs.audit:accept_restored",
-            "Say that the database was restored, so that days are closed again.",
-        ),
     ),
 )  # fmt: skip
 UPKEEP = CommandGroup(
@@ -231,10 +227,23 @@ UPKEEP = CommandGroup(
     ),
 )  # fmt: skip
 
+RESTORE = CommandGroup(
+    "restore", "After a backup was restored: what is missing, and closing days as they were billed.",
+    (
+        Command("check", "nouns.restore:check", "Say what a restored database lacks."),
+        Command("days", "nouns.restore:days", "Close days again, each with the cut that it had."),
+        Command(
+            "accept", "nouns.restore:accept",
+            "Say that the database was restored, so that days are closed again.",
+        ),
+    ),
+)  # fmt: skip
+BACKUP = Command("backup", "verbs.backup:backup", "Write the database and the configuration into a folder.")
+
 COMMANDS = (
     Heading("Look and try", LOOK_AND_TRY),
     Heading("Run", RUN),
     Heading("Callers and limits", CALLERS_AND_LIMITS),
     Heading("Billing", (BILLING,)),
-    Heading("Upkeep", (UPKEEP,)),
+    Heading("Upkeep", (UPKEEP, BACKUP, RESTORE)),
 )

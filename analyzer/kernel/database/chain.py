@@ -332,24 +332,35 @@ def require_witnessed(engine: sa.Engine) -> None:
         if difference := differs_from_witness(db, seen):
             raise ChainCut(
                 f"{difference}; see `gatelock billing audit`, and state a restore by "
-                "`gatelock billing accept-restore --reason TEXT`"
+                "`gatelock restore days`, or `gatelock restore accept --reason TEXT`"
             )
         newest = tip(db)
     if newest.number and (seen is None or newest.rank > seen.rank):
         witness.note(newest)
 
 
-def accept_restore(engine: sa.Engine, who: str, reason: str) -> Tip:
+def accept_restore(engine: sa.Engine, who: str, reason: str, *, is_known: bool = False) -> Tip | None:
     """Enters that the database was restored, and has the witness follow it.
 
-    Returns what the witness had seen. Raises LookupError if the chain contains that, or has no witness;
-    WitnessAway, StoreAway.
+    Returns what the witness had seen. Raises LookupError if the chain contains that, or has no witness,
+    unless it `is_known` that it was restored; WitnessAway, StoreAway.
     """
     signer = signer_of(engine)
     seen = None if signer.witness is None else signer.witness().seen()
     with writing(engine) as db:
-        if seen is None or not differs_from_witness(db, seen):
+        if not is_known and (seen is None or not differs_from_witness(db, seen)):
             raise LookupError("the chain contains all that its witness has seen")
-        fields = {"number": tip(db).number, "witness_number": seen.number, "witness_mac": seen.mac}
+        witnessed = Tip() if seen is None else seen
+        fields = {
+            "number": tip(db).number,
+            "witness_number": witnessed.number,
+            "witness_mac": witnessed.mac,
+        }
         append(db, "restored", "", fields, {"who": who, "reason": reason})
         return seen
+
+
+def restored_ms(db: sa.Connection) -> int | None:
+    """Returns when the database was last restored, as an operator has said; None: never."""
+    newest = sa.select(sa.func.max(chain_entries.c.at_ms)).where(chain_entries.c.kind == "restored")
+    return db.execute(newest).scalar()

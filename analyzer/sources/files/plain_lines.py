@@ -19,8 +19,21 @@ READ_BYTES = 1 << 20
 def plain_lines(path: str, topic_id: str, end: int) -> Iterator[tuple[int, bytes]]:
     """Yields the lines of a file before an offset, each with the offset of its first byte.
 
-    The file is the one at `path`, or one whose name begins with it, such as `access.log.1.gz`, that begins
-    with the line whose digest is in `topic_id`. Empty lines are left out. Raises LogUnreadable.
+    The file is that of `counted_as`. Empty lines are left out. Raises LogUnreadable.
+    """
+    file = counted_as(path, topic_id)
+    try:
+        with closing(open_log(file)) as stream:
+            yield from _lines(file, stream, end)
+    except (OSError, EOFError, DamagedFile) as error:
+        raise LogUnreadable(f"{file}: {error}") from error
+
+
+def counted_as(path: str, topic_id: str) -> Path:
+    """Returns the file that was counted from a path under a topic id, which may have been renamed since.
+
+    The one at `path`, or one whose name begins with it, such as `access.log.1.gz`, that begins with the line
+    whose digest is in `topic_id`. Raises LogUnreadable for none, or several.
     """
     file = Path(path)
     names = [file, *sorted(file.parent.glob(escape(file.name) + "?*"))]
@@ -32,11 +45,7 @@ def plain_lines(path: str, topic_id: str, end: int) -> Iterator[tuple[int, bytes
     if len(matches) > 1:
         shown = " and ".join(map(str, matches))
         raise LogUnreadable(f"{shown} begin with the same line: move those away that were not counted")
-    try:
-        with closing(open_log(matches[0])) as stream:
-            yield from _lines(matches[0], stream, end)
-    except (OSError, EOFError, DamagedFile) as error:
-        raise LogUnreadable(f"{matches[0]}: {error}") from error
+    return matches[0]
 
 
 def _digest_of_first_line(file: Path) -> str:

@@ -20,17 +20,13 @@ from analyzer.faces.cli.billing_options import ZoneOption, dates_of, zone_of
 from analyzer.faces.cli.described_options import Option
 from analyzer.faces.cli.exit_codes import FOUND, UNREACHABLE, reporting_errors, usage_error
 from analyzer.faces.cli.nouns.gaps import fields_of
-from analyzer.faces.cli.operator import operator_name
 from analyzer.faces.cli.options import (
     ConfigOption,
     JsonOption,
-    ReasonOption,
     load_settings,
     open_database,
-    require_reason,
 )
-from analyzer.faces.cli.output import json_lines, outcome, say, table
-from analyzer.kernel.database.chain import accept_restore
+from analyzer.faces.cli.output import json_lines, say, table
 from analyzer.kernel.errors import LogUnreadable
 from analyzer.kernel.model import Partition
 from analyzer.kernel.sentences import plural
@@ -150,28 +146,6 @@ def audit(
             is_equal = _audit_all(engine, settings, keys, every_day=every_day, kafka=kafka, as_json=json)
         if not is_equal:
             raise Exit(FOUND)
-
-
-def accept_restored(
-    context: Context, reason: ReasonOption, config: ConfigOption = None, json: JsonOption = False
-) -> None:
-    """Say that the database was restored, so that days are closed again.
-
-    The chain of what bills take as given is then shorter than its witness has seen, or another one: no day is
-    closed or deleted, and nothing is handed over, until an operator says that this is a restore, and not a
-    chain that was cut. Exit code 1 if the chain contains all that its witness has seen.
-
-    Example: gatelock billing accept-restore --reason "the disk broke"
-    """
-    reason_text = require_reason(reason)
-    with reporting_errors(), open_database(context, config) as engine:
-        try:
-            seen = accept_restore(engine, operator_name(), reason_text)
-        except LookupError as error:
-            say(str(error), err=True)
-            raise Exit(FOUND) from error
-        sentence = f"days are closed again; the acts up to {seen.number} that the witness has seen are lost"
-        outcome(sentence, {"witness_entries": seen.number}, as_json=json)
 
 
 def _audit_all(

@@ -21,7 +21,7 @@ from analyzer.billing.hand_over.billing_services import SERVICES
 from analyzer.billing.hand_over.deliveries import delivering
 from analyzer.billing.hand_over.delivery import SENDERS, Courier
 from analyzer.billing.hand_over.event_requests import EventSender, Waits
-from analyzer.billing.hand_over.prepared_events import EventNames, Examined, examine, why_not
+from analyzer.billing.hand_over.prepared_events import EventNames, Examined, examine, why_not, why_unsure
 from analyzer.billing.hand_over.usage_events import Customers, InvalidCustomers
 from analyzer.billing.reports.day_report import days_between
 from analyzer.billing.reports.usage_amounts import BOOKED, COUNTED, usage_amounts, usage_parts
@@ -241,9 +241,13 @@ def _record(engine: sa.Engine, destination: str, format_: str) -> Iterator[Deliv
 
 def _examined(hand_over: HandOver, prepared: Prepared, record: Deliveries) -> list[Examined]:
     """The amounts of each part that are to be sent. Raises DeliveryFailed if not all can be."""
-    now_s, examined = record.now_ms() / 1000, []
+    now_s, restored_ms, examined = record.now_ms() / 1000, record.restored_ms(), []
     for part, maker in prepared.parts:
         delivery = record.of(part)
+        if not (hand_over.repeat or record.has(part)) and (
+            problem := why_unsure(part, hand_over.service, restored_ms)
+        ):
+            raise DeliveryFailed(problem)
         amounts = usage_amounts(hand_over.engine, part, delivery.place)
         events = (
             Examined() if delivery.finished_ms is not None else examine(amounts, maker, hand_over.service)
