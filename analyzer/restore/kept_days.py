@@ -34,7 +34,7 @@ class KeptDay(NamedTuple):
 
     @property
     def cuts(self) -> dict[Partition, int]:
-        """How far each partition was counted when the day was cut."""
+        """The offset of each partition up to which it was counted when the day was cut."""
         return {part: int(values["cut"]) for part, values in self.before.partitions.items()}
 
 

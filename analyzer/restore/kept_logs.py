@@ -25,7 +25,7 @@ class KeptLog(NamedTuple):
 
     Attributes:
         part: The partition.
-        begin: Where counting goes on.
+        begin: Where counting continues.
         cut: Where it ends.
         host: Of a file, as its source has it.
         batch_bytes_max: Of record batches, decompressed.

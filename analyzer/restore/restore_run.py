@@ -53,7 +53,7 @@ class SourceOfLog(NamedTuple):
 
 
 class RestoreParts(NamedTuple):
-    """What a restore is put together from.
+    """The parts of a restore.
 
     Attributes:
         engine: Signs.
@@ -98,7 +98,7 @@ class RestoredDay(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """What came of it, for an operator."""
+        """The outcome, for an operator."""
         if not self.is_same:
             why = "; ".join(self.differences) or "its log gives other amounts"
             return f"{self.kept}: closed up to the same offsets, and NOT EQUAL: {why}"
@@ -106,7 +106,7 @@ class RestoredDay(NamedTuple):
 
 
 class MissingDays(NamedTuple):
-    """What a restored database lacks of the kept days.
+    """Kept days that a restored database lacks.
 
     Attributes:
         to_close: Days that can be closed again, in order.
@@ -265,7 +265,7 @@ class Restore:
         if not logs:
             return
         store = self._parts.believing if self._are_believed(kept) else self._parts.deciding
-        heard_ms = self._heard_ms([log.part for log in logs], kept)
+        followed_ms = self._followed_ms([log.part for log in logs], kept)
         require_no_gaps(store, [log.part for log in logs])
         for number, mark, starts in self._new_plans(kept):
             self._count_to(
@@ -275,7 +275,7 @@ class Restore:
             )
             self._put_in_force(kept, number, mark)
         self._count_to(logs, store, progress)
-        self._leave(logs, heard_ms)
+        self._leave(logs, followed_ms)
 
     def _are_believed(self, kept: KeptDay) -> bool:
         """Whether every verdict that was not believed before the cut is one of those that are stored.
@@ -290,7 +290,7 @@ class Restore:
     def _new_plans(self, kept: KeptDay) -> list[tuple[int, str, dict[PartitionKey, int]]]:
         """Returns the plans that came in force since the backup, with the offsets that they began at."""
         with reading(self._engine) as db:
-            version = plans.active(db)[0]
+            version, _ = _in_force(db)
         clusters = {part.topic_id: part.cluster for part in kept.cuts}
         new: dict[tuple[int, str], dict[PartitionKey, int]] = {}
         for stretch in kept.before.origin["given"]["plans"]:
@@ -303,7 +303,7 @@ class Restore:
         """Puts the plan of the configuration in force, as the one that counted the day from here on."""
         first = iter([mark])  # marks of the feed's versions are new ones
         with writing(self._engine) as db:
-            version, in_force = plans.active(db)
+            version, in_force = _in_force(db)
             plan = applied(in_force, self._parts.configured, prune=False)
             activated = plans.activate(
                 db, plan, lambda: next(first, "") or new_mark(), self._parts.who, reason=f"restored: {kept}"
@@ -346,7 +346,7 @@ class Restore:
         pipeline.collect()
         pipeline.flush({})
 
-    def _heard_ms(self, parts: Sequence[Partition], kept: KeptDay) -> dict[Partition, int | None]:
+    def _followed_ms(self, parts: Sequence[Partition], kept: KeptDay) -> dict[Partition, int | None]:
         """Returns when analyzers last followed the partitions; None for one that was read to its end."""
         columns = offsets.c
         statement = sa.select(*partition_columns(offsets), columns.beat_ms)
@@ -358,18 +358,23 @@ class Restore:
             for part in parts
         }
 
-    def _leave(self, logs: Sequence[KeptLog], heard_ms: Mapping[Partition, int | None]) -> None:
+    def _leave(self, logs: Sequence[KeptLog], followed_ms: Mapping[Partition, int | None]) -> None:
         """Checks that each log is counted up to its cut, and leaves it as followed as it was."""
         positions = self._stored_positions()
         for log in logs:
             if positions.get(key_tuple(log.part)) != log.cut:
                 raise LogUnreadable(f"{log.part}: it is not counted up to {log.cut:,}")
-        if ended := [part for part, beat_ms in heard_ms.items() if beat_ms is None]:
+        if ended := [part for part, beat_ms in followed_ms.items() if beat_ms is None]:
             self._parts.deciding.finish(ended)
         with writing(self._engine) as db:
-            for part, beat_ms in heard_ms.items():
-                heard = {**UNFOLLOWED, "beat_ms": beat_ms}
-                db.execute(sa.update(offsets).where(is_partition(offsets, part)).values(heard))
+            for part, beat_ms in followed_ms.items():
+                row = {**UNFOLLOWED, "beat_ms": beat_ms}
+                db.execute(sa.update(offsets).where(is_partition(offsets, part)).values(row))
+
+
+def _in_force(db: sa.Connection) -> tuple[int, Plan]:
+    """Returns the version in force and its plan; 0 before the first one."""
+    return plans.active(db) if plans.exists(db) else (0, Plan())
 
 
 def _gap_key(kept: KeptDay, gap: Mapping[str, Any]) -> PartitionKey:

@@ -287,7 +287,7 @@ def test_a_key_without_a_witness_is_a_remark(gatelock: Gatelock, engine: sa.Engi
 def test_a_restored_database_closes_days_when_an_operator_has_said_so(
     gatelock: Gatelock, closed: Path, tmp_path: Path, engine: sa.Engine
 ) -> None:
-    assert gatelock("restore", "accept", "--reason", "r").exit_code == 1
+    assert gatelock("restore", "days", "--reason", "r").exit_code == 1
     file = tmp_path / "gatelock.toml"
     witness = f'[billing]\nwitness = "{tmp_path}/witness.json"'
     file.write_text(file.read_text().replace("[billing]", witness))
@@ -303,11 +303,11 @@ def test_a_restored_database_closes_days_when_an_operator_has_said_so(
         "billing", "report", "send", "day", DATE, "--to", "http://127.0.0.1:9", "--format", "lago"
     )
     assert result.exit_code == 2
-    assert "gatelock restore accept" in result.stderr
-    assert gatelock("restore", "accept", "--reason", "the disk broke").exit_code == 0
+    assert "gatelock restore days" in result.stderr
+    assert gatelock("restore", "days", "--reason", "the disk broke").exit_code == 0
     result = gatelock("billing", "audit")
     assert result.exit_code == 0
-    assert "restored after the entry 2: those up to 3 were lost" in result.stdout
+    assert "restored after the entry 2, as an operator has said: those up to 3 were lost" in result.stdout
 
 
 @pytest.mark.parametrize(

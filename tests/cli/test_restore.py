@@ -223,7 +223,7 @@ def test_a_day_that_is_another_one_is_closed_and_named(bill: Bill) -> None:
         ("update offsets set beat_ms = 99999999999999", "analyzers count: stop them all first"),
     ],
 )
-def test_what_stands_in_the_way_is_said(bill: Bill, statement: str, why: str) -> None:
+def test_an_obstacle_is_named_and_nothing_is_counted(bill: Bill, statement: str, why: str) -> None:
     restore = bill.close_both()
     restore()
     tamper(bill.engine, statement)
@@ -262,7 +262,7 @@ def send(service: BillingServer, date: str) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("service", ["lago"], indirect=True)
-def test_a_service_that_knows_identifiers_for_ever_is_sent_a_restored_day_again(
+def test_a_service_that_knows_identifiers_forever_is_sent_a_restored_day_again(
     bill: Bill, service: BillingServer
 ) -> None:
     restore = bill.close_both()
@@ -277,7 +277,7 @@ def test_a_service_that_knows_identifiers_for_ever_is_sent_a_restored_day_again(
 
 
 @pytest.mark.parametrize("service", ["stripe", "lago"], indirect=True)
-def test_what_may_have_been_sent_before_a_restore_waits_for_an_operator(
+def test_a_part_that_may_have_been_sent_before_a_restore_waits_for_an_operator(
     bill: Bill, service: BillingServer
 ) -> None:
     restore = bill.close_both()
@@ -287,12 +287,12 @@ def test_what_may_have_been_sent_before_a_restore_waits_for_an_operator(
         bill.run(*RESTORE)
         why = "the service remembers identifiers for 23 hours alone"
     else:
-        bill.run("restore", "accept", "--reason", "the disk broke")
+        bill.run("restore", "days", "--reason", "the disk broke")
         bill.count(FIRST, 10)
         Path("reports").rename("kept")
         Path("reports").mkdir()
         bill.close(FIRST)
-        why = "it was closed anew since, perhaps with other amounts"
+        why = "it was closed again since, perhaps with other amounts"
     refused = bill.gatelock(*send(service, FIRST))
     assert refused.exit_code == 1
     assert f"it may have been sent before the database was restored, and {why}" in refused.stderr

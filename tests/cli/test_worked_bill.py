@@ -14,6 +14,7 @@ import pytest
 import sqlalchemy as sa
 
 from tests.house.reading import ROOT
+from tests.support.restoring import backed_up
 
 Gatelock = Callable[..., Any]
 YESTERDAY = datetime.now(UTC).replace(hour=12) - timedelta(days=1)
@@ -62,3 +63,19 @@ def test_the_bill_of_the_page_adds_up(gatelock: Gatelock, engine: sa.Engine) -> 
         [corrected],
     )
     assert day + late + corrected == bill
+
+
+def test_the_day_of_the_page_is_the_same_after_a_restore(
+    gatelock: Gatelock, engine: sa.Engine, tmp_path: Path
+) -> None:
+    day, late, *_ = amounts_of_the_page()
+    restore = backed_up(engine)
+    imported(gatelock, "day.jsonl", day)
+    assert gatelock("billing", "days", "close", DATE, "--reason", "r", "--yes").exit_code == 0
+    assert gatelock("billing", "report", "day", DATE, "--out", "day.csv").exit_code == 0
+    imported(gatelock, "late.jsonl", late)
+    restore()
+    assert gatelock("restore", "days", "--from", ".", "--reason", "r", "--yes").exit_code == 0
+    assert gatelock("billing", "report", "day", DATE).stdout == Path("day.csv").read_text()
+    imported(gatelock, "late.jsonl", late)
+    assert values(gatelock("billing", "report", "corrections", "today").stdout, "late") == [late]

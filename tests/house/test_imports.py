@@ -13,7 +13,17 @@ from tests.house.reading import PURE, ROOT, Import, Module, circles, imported_mo
 
 CHAPTERS = (  # from the bottom up: none imports one that stands behind it
     *("kernel", "plan", "sources", "server", "counting", "judging", "callers", "billing", "gates"),
-    *("forecast", "flush", "replay", "delays", "maintenance", "callers.forgetting", "config", "acting"),
+    *(
+        "forecast",
+        "flush",
+        "replay",
+        "restore",
+        "delays",
+        "maintenance",
+        "callers.forgetting",
+        "config",
+        "acting",
+    ),
     # Acts compose what several chapters do, each in the chapter that it is about.
     *("judging.lock_acts", "callers.caller_file", "callers.caller_acts", "gates.gate_acts"),
     *("flush.plan_acts", "maintenance.job_acts", "demo"),
@@ -219,7 +229,7 @@ GUESTS = {
         "analyzer.config.tables.database",  # parses URLs as the engine does
         *(f"analyzer.{chapter}" for chapter in ("billing", "build", "callers", "counting", "delays", "demo")),
         *(f"analyzer.{chapter}" for chapter in ("faces", "flush", "forecast.simulation", "gates")),
-        *(f"analyzer.{chapter}" for chapter in ("judging", "kernel", "maintenance", "replay")),
+        *(f"analyzer.{chapter}" for chapter in ("judging", "kernel", "maintenance", "replay", "restore")),
         *("analyzer.plan.catalog", "analyzer.plan.counted_stretches", "analyzer.plan.stretches"),
         *("gatekeeper.sources.postgres_sessions", "gatekeeper.sources.sql"),
     ),

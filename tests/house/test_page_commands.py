@@ -23,7 +23,8 @@ INLINE = re.compile(r"`(gatelock [^`\n]+)`")
 BLOCK = re.compile(r"^(?:    |\$ )*(gatelock .+?)(?: +#.*)?$", re.MULTILINE)
 # They run until a signal, need Kafka's partitions, or have their own test.
 ELSEWHERE = re.compile(
-    r"gatelock (run|serve|demo|upkeep sources resume|upkeep rejects (show|retry|export)|upkeep import|init)\b"
+    r"gatelock (run|serve|demo|upkeep sources resume|upkeep rejects (show|retry|export)|upkeep import|init"
+    r"|restore (check|days))\b"
 )
 PLACEHOLDERS = {
     "INCIDENT": "INC-1",

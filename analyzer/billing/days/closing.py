@@ -75,7 +75,7 @@ class Billing(NamedTuple):
 
 
 class ClosedBefore(NamedTuple):
-    """How a day was closed before the database was restored, as a manifest has it.
+    """The closing of a day before the database was restored, as a manifest has it.
 
     Attributes:
         cut_ms: Of then.

@@ -185,12 +185,12 @@ def unknown_deliveries(engine: sa.Engine, dates: Collection[tuple[str, str]]) ->
     """
     columns = deliveries.c
     with reading(engine) as db:
-        destinations = db.execute(sa.select(columns.destination, columns.format).distinct()).all()
+        destinations = set(db.scalars(sa.select(columns.destination)))
         known = {tuple(row) for row in db.execute(sa.select(columns.destination, columns.zone, columns.date))}
     return [
         f"{date} ({zone}): it is not known whether it was handed over to {destination}: "
-        f"`gatelock billing report reconcile day {date} --from URL --format {format_}` asks the service"
-        for destination, format_ in sorted(map(tuple, destinations))
+        f"`gatelock billing report reconcile day {date} --from URL --format FORMAT` asks the service"
+        for destination in sorted(destinations)
         for zone, date in sorted(dates)
         if (destination, zone, date) not in known
     ]

@@ -108,8 +108,8 @@ def why_unsure(part: UsagePart, service: BillingService, restored_ms: int | None
         hours = (service.remembers_s or 0) // 3600
         why = f"the service remembers identifiers for {hours} hours alone"
     else:
-        why = "it was closed anew since, perhaps with other amounts"
+        why = "it was closed again since, perhaps with other amounts"
     return (
-        f"{part}: it may have been sent before the database was restored, and {why}. See what the service "
-        f"has: `gatelock billing report reconcile day {day.date}`; --repeat sends it"
+        f"{part}: it may have been sent before the database was restored, and {why}. Compare first: "
+        f"`gatelock billing report reconcile day {day.date} --from URL --format FORMAT`; --repeat sends it"
     )

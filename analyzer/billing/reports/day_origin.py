@@ -134,7 +134,7 @@ def count_origin(db: sa.Connection, day: Day, remembered: Sequence[Remembered] =
             "gaps": [gap._asdict() for part in partitions for gap in _gaps(db, part)],
             # Denied requests of these offsets that count, because no lock supports the denial.
             "disbelieved_verdicts": disbelieved_verdicts(db, partitions),
-            # Booked on the day, by their numbers: their amounts and reasons stand in a table of their own.
+            # Booked on the day, by their numbers: their amounts and reasons stand in another table.
             "corrections": [entry._asdict() for entry in _corrections(db, day)],
             "retried": [records._asdict() for records in _retried(db, day, previous)],
             # Names and ids from the day before, by which this one was counted.

@@ -232,10 +232,6 @@ RESTORE = CommandGroup(
     (
         Command("check", "nouns.restore:check", "Say what a restored database lacks."),
         Command("days", "nouns.restore:days", "Close days again, each with the cut that it had."),
-        Command(
-            "accept", "nouns.restore:accept",
-            "Say that the database was restored, so that days are closed again.",
-        ),
     ),
 )  # fmt: skip
 BACKUP = Command("backup", "verbs.backup:backup", "Write the database and the configuration into a folder.")

@@ -332,7 +332,7 @@ def require_witnessed(engine: sa.Engine) -> None:
         if difference := differs_from_witness(db, seen):
             raise ChainCut(
                 f"{difference}; see `gatelock billing audit`, and state a restore by "
-                "`gatelock restore days`, or `gatelock restore accept --reason TEXT`"
+                "`gatelock restore days --reason TEXT`"
             )
         newest = tip(db)
     if newest.number and (seen is None or newest.rank > seen.rank):

@@ -48,6 +48,7 @@ class Dialect(NamedTuple):
         by_bytes: Returns a text that is compared by its bytes.
         guards: The triggers that refuse changes of closed days, by "table.trigger".
         triggers: Returns the triggers that are enabled, by "table.trigger".
+        copy: Writes a consistent copy of the database into a folder while others write. Raises BackupFailed.
         series: Returns a table with the column `at_s`: from a parameter to another one in steps.
     """
 
@@ -76,6 +77,7 @@ class Dialect(NamedTuple):
     by_bytes: Callable[[sa.ColumnElement[str]], sa.ColumnElement[str]]
     guards: Collection[str]
     triggers: Callable[[sa.Connection], set[str]]
+    copy: Callable[[sa.Engine, Path], None]
     series: Callable[[sa.BindParameter[int], sa.BindParameter[int], int], Any]
 
 
@@ -106,6 +108,7 @@ DIALECTS: dict[str, Dialect] = {
         by_bytes=sqlite_dialect.by_bytes,
         guards=sqlite_dialect.GUARDS,
         triggers=sqlite_dialect.triggers,
+        copy=sqlite_dialect.copy,
         series=sqlite_dialect.series,
     ),
     "postgresql": Dialect(
@@ -134,6 +137,7 @@ DIALECTS: dict[str, Dialect] = {
         by_bytes=postgresql_dialect.by_bytes,
         guards=postgresql_dialect.GUARDS,
         triggers=postgresql_dialect.triggers,
+        copy=postgresql_dialect.copy,
         series=postgresql_dialect.series,
     ),
 }

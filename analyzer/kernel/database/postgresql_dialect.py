@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import shutil
+import subprocess
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -12,11 +15,13 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
 from analyzer.kernel.database.timeouts import IDLE_IN_TRANSACTION_MS, Timeouts
-from analyzer.kernel.errors import DatabaseUnusable
+from analyzer.kernel.errors import BackupFailed, DatabaseUnusable
 from analyzer.kernel.tables.billing_tables import CLOSED
 from gatekeeper.sources.postgres_sessions import set_up_sessions
 
 CONNECT_S = 5
+# Of a URL, what `pg_dump` needs as well.
+OF_CONNECTION = ("sslmode", "sslrootcert", "sslcert", "sslkey", "sslpassword", "service", "passfile")
 STEP_S = 0.05  # flushes wait for rows alone, and steps skip the rows that flushes hold
 NOW_MS = "(extract(epoch from clock_timestamp()) * 1000)::bigint"
 # The triggers that refuse changes of closed days, by "table.trigger".
@@ -152,3 +157,29 @@ def series(from_s: sa.BindParameter[int], until_s: sa.BindParameter[int], step_s
     """Returns a table with the column `at_s`: from a parameter to another one in steps."""
     step = sa.literal(step_s, sa.BigInteger)
     return sa.func.generate_series(from_s, until_s, step).table_valued("at_s").render_derived()
+
+
+def copy(engine: sa.Engine, folder: Path) -> None:
+    """Copies by `pg_dump`, which reads one snapshot. Its password is not among its arguments."""
+    program, url = shutil.which("pg_dump"), engine.url
+    if program is None:
+        raise BackupFailed("pg_dump is not installed: install the PostgreSQL client of the server's version")
+    parameters = {
+        "host": url.host, "port": url.port, "user": url.username, "dbname": url.database,
+        **{name: value for name, value in url.query.items() if name in OF_CONNECTION},
+    }  # fmt: skip
+    connection = " ".join(f"{name}={_quoted(value)}" for name, value in parameters.items() if value)
+    environment = {**os.environ, **({} if url.password is None else {"PGPASSWORD": str(url.password)})}
+    command = [program, "--format=custom", f"--file={folder / 'gatelock.dump'}", f"--dbname={connection}"]
+    dumped = subprocess.run(  # noqa: S603 - a program of PostgreSQL
+        command, env=environment, capture_output=True, text=True, check=False
+    )
+    if dumped.returncode:
+        reason = (dumped.stderr.strip().splitlines() or ["no reason was given"])[0]
+        raise BackupFailed(f"pg_dump failed: {reason}")
+
+
+def _quoted(value: object) -> str:
+    """Returns a value of a connection string, as libpq reads it."""
+    text = str(value).replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{text}'"

@@ -307,7 +307,10 @@ def test_a_restore_that_an_operator_has_stated_lets_days_be_closed(
     chain.accept_restore(witnessed.engine, "eve", "the disk broke")
     assert (witness.seen() or Tip()).rank == (1, 4)
     assert differences(witnessed) == []
-    assert "restored after the entry 3: those up to 4 were lost" in audit(witnessed).given.remarks[0]
+    assert (
+        "restored after the entry 3, as an operator has said: those up to 4 were lost"
+        in audit(witnessed).given.remarks[0]
+    )
     witnessed.close()
     assert differences(witnessed) == []
 

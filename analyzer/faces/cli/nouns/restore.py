@@ -39,16 +39,11 @@ if TYPE_CHECKING:
     from analyzer.restore.kept_days import KeptDay
     from analyzer.restore.restore_run import MissingDays
 
-FolderOption = Annotated[
-    Path,
-    Option(
-        "--from", metavar="FOLDER", help="With the kept reports and their manifests, also in folders below."
-    ),
-]
+FROM = Option("--from", metavar="FOLDER", help="With kept reports and their manifests, or folders of them.")
 
 
 def check(
-    context: Context, from_: FolderOption, config: ConfigOption = None, json: JsonOption = False
+    context: Context, from_: Annotated[Path, FROM], config: ConfigOption = None, json: JsonOption = False
 ) -> None:
     """Say what a restored database lacks, and change nothing.
 
@@ -58,9 +53,8 @@ def check(
 
     Example: gatelock restore check --from reports
     """
-    kept = _read(from_)
     with reporting_errors(), open_database(context, config) as engine:
-        settings = load_settings(context, config)
+        settings, kept = load_settings(context, config), _read(from_)
         witness = _differs_from_witness(engine)
         missing = build_restore(settings, engine).missing(kept)
         unknown = unknown_deliveries(engine, {(day.zone, day.date) for day in kept})
@@ -85,8 +79,8 @@ def check(
 
 def days(
     context: Context,
-    from_: FolderOption,
     reason: ReasonOption,
+    from_: Annotated[Path | None, FROM] = None,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
     config: ConfigOption = None,
@@ -96,22 +90,27 @@ def days(
 
     Run it before analyzers start. Each log is counted from the restored position up to the cut in the day's
     manifest, and not one record further. If the digest is then that of the manifest, the day is the same, to
-    the byte; otherwise the difference is named. Says that the database was restored, as `restore accept`
-    does. Exit code 1 if a day cannot be closed again, or is another one than before.
+    the byte; otherwise the difference is named. It also says that the database was restored, which without
+    kept reports is all that it does: with a witness, no day is closed and nothing is handed over before. Exit
+    code 1 if a day cannot be closed again, or is another one than before; without --from, if the witness has
+    seen nothing that is missing.
 
     Example: gatelock restore days --from reports --reason "the disk broke"
     """
-    reason_text, kept = require_reason(reason), _read(from_)
+    reason_text = require_reason(reason)
     with reporting_errors(), open_database(context, config) as engine:
-        settings = load_settings(context, config)
+        if from_ is None:
+            _accept(engine, reason_text, as_json=json)
+            return
+        settings, kept = load_settings(context, config), _read(from_)
         restore = build_restore(settings, engine)
         missing = restore.missing(kept)
         if not json:
             _say_missing(kept, missing)
         problems = [*missing.problems, *missing.differing]
-        if not missing.to_close:
-            if json:
-                json_lines({"problem": problem} for problem in problems)
+        if json:
+            json_lines({"problem": problem} for problem in problems)
+        if not missing.to_close and (problems or not _differs_from_witness(engine)):
             raise Exit(FOUND if problems else 0)
         if not is_confirmed(_foreseen(missing), yes=yes, dry_run=dry_run, as_json=json):
             return
@@ -133,27 +132,16 @@ def days(
             raise Exit(FOUND)
 
 
-def accept(
-    context: Context, reason: ReasonOption, config: ConfigOption = None, json: JsonOption = False
-) -> None:
-    """Say that the database was restored, so that days are closed again.
-
-    The chain of what bills take as given is then shorter than its witness has seen, or another one: no day is
-    closed or deleted, and nothing is handed over, until an operator says that this is a restore, and not a
-    chain that was cut. Exit code 1 if the chain contains all that its witness has seen.
-
-    Example: gatelock restore accept --reason "the disk broke"
-    """
-    reason_text = require_reason(reason)
-    with reporting_errors(), open_database(context, config) as engine:
-        try:
-            seen = accept_restore(engine, operator_name(), reason_text)
-        except LookupError as error:
-            say(str(error), err=True)
-            raise Exit(FOUND) from error
-        number = 0 if seen is None else seen.number
-        sentence = f"days are closed again; the acts up to {number} that the witness has seen are lost"
-        outcome(sentence, {"witness_entries": number}, as_json=json)
+def _accept(engine: sa.Engine, reason: str, *, as_json: bool) -> None:
+    """Says that it was a restore. Exits with 1 if the chain contains all that its witness has seen."""
+    try:
+        seen = accept_restore(engine, operator_name(), reason)
+    except LookupError as error:
+        say(str(error), err=True)
+        raise Exit(FOUND) from error
+    number = 0 if seen is None else seen.number
+    sentence = f"days are closed again; the acts up to {number} that the witness has seen are lost"
+    outcome(sentence, {"witness_entries": number}, as_json=as_json)
 
 
 def _read(folder: Path) -> list[KeptDay]:
@@ -186,6 +174,8 @@ def _say_missing(kept: Sequence[KeptDay], missing: MissingDays) -> None:
 
 
 def _foreseen(missing: MissingDays) -> Foreseen:
+    if not missing.to_close:
+        return Foreseen(["the acts since the backup are lost, and no day with them"], {"days": 0})
     first, last = missing.to_close[0], missing.to_close[-1]
     span = f"{first}" if first == last else f"{first} to {last}"
     sentence = f"{plural(len(missing.to_close), 'day')} are closed again: {span}"

@@ -21,21 +21,19 @@ if TYPE_CHECKING:
 
 def backup(
     context: Context,
-    to: Annotated[
-        Path, Option("--to", metavar="FOLDER", help="In which the backup gets a folder of its own.")
-    ],
+    to: Annotated[Path, Option("--to", metavar="FOLDER", help="In which the backup gets a separate folder.")],
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
     """Write the database, the configuration and the file of customers into a folder.
 
-    Analyzers go on meanwhile: counts and offsets in the copy are of one moment. SQLite is copied by its
+    Analyzers continue meanwhile: counts and offsets in the copy are of one moment. SQLite is copied by its
     backup API, PostgreSQL by `pg_dump`. The key of the digests, the witness, reports and logs are not in it:
     docs/backup.md says what to keep where. Exit code 2 if it cannot be written; nothing is left then.
 
     Example: gatelock backup --to /var/backups/gatelock
     """
-    from analyzer.restore.backup import write_backup
+    from analyzer.restore.database_copy import write_backup
 
     with reporting_errors(), open_database(context, config) as engine:
         settings, file = load_settings(context, config), config_file(context, config)
@@ -56,12 +54,12 @@ def backup(
 
 
 def _kept_elsewhere(settings: Settings) -> list[str]:
-    """What a restore needs, and the backup has not, or what is too much in it."""
+    """Sentences on what a restore needs and the backup lacks, and on what is too much in it."""
     billing = settings.billing
     sentences = []
     if billing.digest_key is not None:
         sentences.append(
-            "the configuration in it has the key of the digests: who reads the backup can sign; write the "
+            "the configuration in it has the key of the digests: a reader of the backup can sign; write the "
             "key into a file, and name that by [billing] digest_key_file"
         )
     elif billing.digest_key_file is not None:
