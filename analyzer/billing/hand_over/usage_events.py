@@ -37,6 +37,7 @@ class UsageEvent(NamedTuple):
     at_s: int  # the middle of the day that it is booked on
     amount: UsageAmount
     unit: str  # of the value; "" for whole numbers
+    second_part: str = ""  # the name of the resource in the grouping: "resource", a named value
 
 
 class InvalidCustomers(ValueError):
@@ -106,7 +107,9 @@ class EventMaker:
         self._customers = customers
         self.name = name
         self._unit = unit
-        self._is_of_callers = parse_grouping(part.grouping).is_of_callers
+        grouping = parse_grouping(part.grouping)
+        self._is_of_callers = grouping.is_of_callers
+        self._second_part = "".join(grouping.columns[1:])
         self.at_s = part.day.middle_s
 
     def find_customer(self, amount: UsageAmount) -> str | None:
@@ -116,7 +119,8 @@ class EventMaker:
 
     def event(self, amount: UsageAmount, customer: str) -> UsageEvent:
         """Returns the event of an amount; equal amounts have equal events."""
-        return UsageEvent(self._identifier(amount), customer, self.name, self.at_s, amount, self._unit)
+        of_day = self.name, self.at_s
+        return UsageEvent(self._identifier(amount), customer, *of_day, amount, self._unit, self._second_part)
 
     def _identifier(self, amount: UsageAmount) -> str:
         part = self._part

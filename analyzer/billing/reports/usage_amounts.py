@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 import sqlalchemy as sa
 
 from analyzer.billing.days.day_rows import Day, FrozenMeter, stored_days
-from analyzer.billing.reports.day_report import NotFrozen
+from analyzer.billing.reports.day_report import NotFrozen, missing_grouping
 from analyzer.counting.sql_joins import bounded_sum
 from analyzer.kernel.database.engine import ROWS_AT_ONCE, reading, without_scans
 from analyzer.kernel.tables.billing_tables import (
@@ -91,7 +91,7 @@ def usage_parts(
         # Corrections are of any earlier day, and have its meters.
         earlier_days = [] if "frozen" in kinds else [earlier for earlier in all_closed if earlier.id < day.id]
         if "frozen" in kinds and grouping not in day.groupings:
-            raise NotFrozen(f"{day} was closed by {', '.join(day.groupings)}, and not by {grouping}")
+            raise NotFrozen(missing_grouping(day, grouping, all_closed))
         meters = {
             frozen_meter.name: frozen_meter
             for with_meters in (*earlier_days, day)

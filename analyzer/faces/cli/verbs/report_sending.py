@@ -24,6 +24,7 @@ from analyzer.billing.hand_over.event_requests import EventSender, Waits
 from analyzer.billing.hand_over.prepared_events import EventNames, Examined, examine, why_not
 from analyzer.billing.hand_over.usage_events import Customers, InvalidCustomers
 from analyzer.billing.reports.day_report import days_between
+from analyzer.billing.reports.incomplete_days import incomplete_days
 from analyzer.billing.reports.usage_amounts import BOOKED, COUNTED, usage_amounts, usage_parts
 from analyzer.faces.cli.billing_options import (
     CORRECTIONS,
@@ -191,6 +192,9 @@ def prepare(
     kinds = BOOKED if what == CORRECTIONS else COUNTED
     with of_known_names(engine, by):
         parts = usage_parts(engine, zone, [date for date, _ in days], by, meter, kinds)
+    if what != CORRECTIONS:
+        for incomplete in incomplete_days(engine, [day for _, day in days if day is not None], by):
+            say(f"incomplete: {incomplete}", err=True)
     names = event_names(settings)
     secret = ensure_secret(engine, REFERENCES)
     made = []
