@@ -147,7 +147,7 @@ def test_texts_beyond_the_cardinality_limit_are_one_row_of_their_caller(
     assert {row["model"]: int(row["value"]) for row in table} == {"m1": 1, "m2": 1, "overflow:": 3}
 
 
-def test_what_was_not_counted_by_the_second_part_is_a_row_of_its_caller(
+def test_requests_from_before_a_grouping_are_a_row_of_their_caller(
     gatelock: Gatelock, applied: Callable[..., None]
 ) -> None:
     """The pairs come into the configuration in the middle of the second of three days."""
@@ -186,12 +186,12 @@ def test_what_was_not_counted_by_the_second_part_is_a_row_of_its_caller(
     assert (no_whole.exit_code, f"days from {second:%Y-%m-%d} on were" in no_whole.stderr) == (2, True)
     never = gatelock("billing", "report", "day", "today", "--by", "caller+resource")
     assert (never.exit_code, "nothing is counted by caller+resource; add it" in never.stderr) == (2, True)
-    said = f"incomplete: {second:%Y-%m-%d} (UTC): 2 of 4 requests were counted by "
+    sentence = f"incomplete: {second:%Y-%m-%d} (UTC): 2 of 4 requests were counted by "
     day = f"{second:%Y-%m-%d}"
     alone = gatelock("billing", "report", "day", day, "--by", "model+region")
-    assert (alone.exit_code, f"{said}model+region" in alone.stderr) == (0, True)
+    assert (alone.exit_code, f"{sentence}model+region" in alone.stderr) == (0, True)
     events = gatelock("billing", "report", "day", day, "--by", "caller+model", "--format", "lago")
-    assert (events.exit_code, f"{said}caller+model" in events.stderr) == (0, True)
+    assert (events.exit_code, f"{sentence}caller+model" in events.stderr) == (0, True)
 
 
 def test_a_statement_and_a_period_list_the_second_parts(

@@ -173,6 +173,8 @@ def _properties(event: UsageEvent) -> Fields:
         properties[event.second_part] = amount.resource
     if amount.denied:
         properties["denied"] = amount.denied
+    if event.is_provisional:
+        properties["provisional"] = True
     return properties
 
 
