@@ -40,7 +40,7 @@ from analyzer.kernel.database.chain import signed
 from analyzer.kernel.database.engine import open_engine
 from analyzer.kernel.database.installation_secrets import EVENT_IDS, REFERENCES, ensure_secret
 from analyzer.kernel.database.migrate import require_head
-from analyzer.kernel.errors import CannotCount, ReplayRefused
+from analyzer.kernel.errors import CannotCount, DeliveryFailed, ReplayRefused
 from analyzer.kernel.model import Counter, Partition, process_name
 from analyzer.maintenance.failing_jobs import JobObserver
 from analyzer.maintenance.job_runner import JobRunner
@@ -62,6 +62,7 @@ from analyzer.plan.value_rules import SecretMissing
 from analyzer.sources.files import FollowedFile, ImportedFiles, OpenFiles, shown_path
 from analyzer.sources.positions import CombinedSource, Source
 from gatekeeper.identity import NameDigest
+from gatekeeper.sources.timed_connection import parse_server_url
 
 if TYPE_CHECKING:
     from analyzer.billing.day_recount import DayRecount
@@ -437,6 +438,7 @@ def _job_runner(settings: Settings, observer: Observer, alarms: Alarms, lane: La
         flush_every_s=settings.analyzer.flush_every,
         judged=observer.judged,
         alarms=alarms,
+        live_usage=None if settings.billing.live is None else partial(_live_push, settings),
     )
     return new_runner(context, lane, observer, engine.dispose)
 
@@ -446,6 +448,35 @@ def make_billing(settings: Settings) -> Billing:
     billing = settings.billing
     again = None if billing.recount == "never" else partial(_count_again, settings)
     return Billing(billing.zones, billing.grace, billing.groupings, billing.key, again)
+
+
+def _live_push(settings: Settings, engine: sa.Engine) -> Callable[[], int]:
+    """Returns the step of the job that pushes to the service of `[billing.live]`."""
+    from analyzer.billing.hand_over.billing_services import SERVICES
+    from analyzer.billing.hand_over.deliveries import destination_name
+    from analyzer.billing.hand_over.live_push import LiveDestination, LivePush
+    from analyzer.billing.hand_over.prepared_events import EventNames
+    from analyzer.billing.hand_over.usage_events import Customers, InvalidCustomers
+
+    billing, live = settings.billing, settings.billing.live
+    if live is None:
+        return lambda: 0
+    server = parse_server_url(live.to)
+    token = "" if live.token_file is None else live.token_file.get_secret_value()
+    destination = LiveDestination(
+        destination_name(server, SERVICES[live.format].path, live.account, token),
+        *(live.format, server, token, live.zone or billing.zones[0], live.by, live.every),
+    )
+
+    def names() -> EventNames:
+        try:
+            file = billing.customers_file
+            customers = Customers() if file is None else Customers.read(file)
+        except (InvalidCustomers, OSError, UnicodeDecodeError) as error:
+            raise DeliveryFailed(f"[billing] customers_file: {error}") from error
+        return EventNames(billing.events, settings.units(), customers)
+
+    return LivePush(engine, destination, names, owner_name(settings), new_mark).step
 
 
 def _count_again(

@@ -11,6 +11,7 @@ from analyzer.config.grouping_checks import grouping_faults
 from analyzer.config.parsed_tables import ParsedTables, listed, map_it
 from analyzer.config.policy_checks import mode_faults, override_faults, policy_faults
 from analyzer.config.tables.analyzer import AnalyzerTable
+from analyzer.config.tables.billing import BillingTable
 from analyzer.config.tables.fields import FieldsTable, PlainEntry
 from analyzer.config.tables.kafka import KafkaTable
 from analyzer.config.tables.meters import MeterTable
@@ -33,6 +34,7 @@ def cross_table_faults(tables: ParsedTables) -> Iterator[KeyFault]:
     yield from _analyzer(tables.analyzer)
     yield from _privacy(tables)
     yield from _events(tables)
+    yield from _live(tables.billing)
     yield from _retention(tables.retention)
     for index, source in tables.sources.items():
         yield from _source(("sources", index), source, tables.metered | source.weights)
@@ -136,6 +138,22 @@ NOT_SHORTER = (
     ("days", "quarters", "days are made of quarters of an hour"),
     ("plans", "locks", "locks in the history name the plan that has earned them"),
 )
+
+
+def _live(billing: BillingTable) -> Iterator[KeyFault]:
+    live, path = billing.live, ("billing", "live")
+    if live is None:
+        return
+    if live.by not in billing.groupings:
+        yield KeyFault(
+            (*path, "by"),
+            f"days are not closed by {quote(live.by)}, so what is pushed by it could not be made exact",
+            f"add {quote(live.by)} to groupings in [billing]",
+        )
+    if live.zone not in billing.zones and (live.zone is not None or len(billing.zones) != 1):
+        names = alternatives(billing.zones) if billing.zones else "there is none"
+        problem = "must be a zone that days are closed in"
+        yield KeyFault((*path, "zone"), problem, f"write one of zones in [billing]: {names}")
 
 
 def _retention(kept: RetentionTable) -> Iterator[KeyFault]:

@@ -92,21 +92,24 @@ def usage_rows(engine: sa.Engine, query: UsageQuery) -> Iterator[UsageRow]:
     With another order, in that one. Buckets up to the wanted width are joined to it, each meter by its own
     join. Wider ones, of long ago, keep their own width. Raises StoreAway.
     """
-    query = query._replace(meter=query.meter_read)
     with slow_reading(engine) as db:
-        numbers = catalog.load(db)
-        pages: dict[int, list[MeterColumn]] = {}
-        for meter in sorted(numbers.meters.values()):
-            if query.meter == meter.name or (query.meter is None and meter.name not in UNASKED):
-                pages.setdefault(meter.page, []).append(meter)
-        if query.grouping not in numbers.groupings or not pages:
-            return
-        without_scans(db)
-        _allow_large_sorts(db)
-        streams = [_rows(db, query, numbers, page) for page in pages.items()]
-        yield from (
-            streams[0] if len(streams) == 1 else merge(*streams, key=lambda row: _place(row, query.order))
-        )
+        yield from usage_rows_of(db, query)
+
+
+def usage_rows_of(db: sa.Connection, query: UsageQuery) -> Iterator[UsageRow]:
+    """Yields the rows as `usage_rows` does, in a snapshot that several queries share."""
+    query = query._replace(meter=query.meter_read)
+    numbers = catalog.load(db)
+    pages: dict[int, list[MeterColumn]] = {}
+    for meter in sorted(numbers.meters.values()):
+        if query.meter == meter.name or (query.meter is None and meter.name not in UNASKED):
+            pages.setdefault(meter.page, []).append(meter)
+    if query.grouping not in numbers.groupings or not pages:
+        return
+    without_scans(db)
+    _allow_large_sorts(db)
+    streams = [_rows(db, query, numbers, page) for page in pages.items()]
+    yield from streams[0] if len(streams) == 1 else merge(*streams, key=lambda row: _place(row, query.order))
 
 
 def is_counted(engine: sa.Engine, grouping: str) -> bool:
@@ -119,7 +122,7 @@ def counted_values(engine: sa.Engine) -> set[str]:
     """Returns the named values by which a plan counts or has counted. Raises StoreAway."""
     with reading(engine) as db:
         names = catalog.load(db).groupings
-    return {parse_grouping(name).named_value for name in names} - {""}
+    return {value for name in names for value in parse_grouping(name).named_values}
 
 
 def _allow_large_sorts(db: sa.Connection) -> None:

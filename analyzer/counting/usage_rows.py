@@ -33,10 +33,10 @@ class UsageAnswer(NamedTuple):
     def as_object(self, row: UsageRow) -> dict[str, object]:
         """Returns the object of one meter of a row."""
         unit = self.units.get(row.meter)
-        key = self.key
+        key, *second = self.grouping.columns
         return {
             key: row.key,
-            **({} if key == "resource" else {"resource": row.resource}),
+            **dict.fromkeys(second or ([] if key == "resource" else ["resource"]), row.resource),
             "meter": row.meter,
             "bucket": self.start(row),
             "value": row.value,
@@ -45,11 +45,6 @@ class UsageAnswer(NamedTuple):
             **({} if row.width_s == self.width_s else {"width_s": row.width_s}),
             "provisional": self.is_provisional(row),
         }
-
-    @property
-    def key(self) -> str:
-        """The name of the key: the field that it is made of, or "everyone"."""
-        return self.grouping.name if self.grouping.key is None else self.grouping.key.field
 
     def start(self, row: UsageRow) -> str:
         """Returns the begin of the row's stretch of time, RFC 3339, in the zone."""

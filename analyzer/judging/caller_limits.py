@@ -87,7 +87,7 @@ def fact_name(grouping: Grouping, key: str) -> str:
     >>> fact_name(parse_grouping("tenant"), "acme"), fact_name(parse_grouping("caller"), "api_key:acme")
     ('tenant:acme', 'api_key:acme')
     """
-    return TENANT + key if grouping.scope == "tenant" else key
+    return TENANT + key if grouping.has_facts and not grouping.is_of_callers else key
 
 
 def subject_named(name: str) -> Subject:

@@ -82,6 +82,7 @@ class JobContext:
         flush_every_s: Of this analyzer.
         judged: Receives what a job has judged, with the job's name.
         alarms: Receives alarms.
+        live_usage: Makes what pushes the usage of the open day to a billing service; None: there is none.
         judge: Judges by the plan in force; of all jobs of the lane, whose steps take turns.
     """
 
@@ -96,6 +97,7 @@ class JobContext:
     flush_every_s: float = 0.0
     judged: Callable[[Judged, str], object] = lambda _judged, _job: None
     alarms: Alarms = field(default_factory=IgnoredAlarms)
+    live_usage: Callable[[sa.Engine], JobStep] | None = None
     judge: waiting_judgements.JudgeOfWarden = field(default_factory=waiting_judgements.JudgeOfWarden)
 
     def sized(self) -> SizedSteps:
@@ -310,6 +312,10 @@ def _audit_deliveries(context: JobContext) -> Work:
     return Work(DeliveryAudits(context.engine, [context.billing.key], context.owner).step)
 
 
+def _push_live_usage(context: JobContext) -> Work:
+    return Work((lambda: 0) if context.live_usage is None else context.live_usage(context.engine))
+
+
 def _prune_days(context: JobContext) -> Work:
     by = DeletedBy(context.owner, context.kept.closed_days_s)
     return Work(DayDeletion(context.engine, context.billing.key, by, context.sized()).step)
@@ -370,6 +376,7 @@ JOBS: Sequence[JobEntry] = (
     _locks("activation", continue_activation),
     JobEntry("close-days", 10, _close_days, takes_turns=False),
     JobEntry("audit-days", 10, _audit_days, takes_turns=False),
+    JobEntry("push-live-usage", MINUTE_S, _push_live_usage, takes_turns=False),
     JobEntry("empty-slots", MINUTE_S, _empty_slots),
     JobEntry("repair-totals", MINUTE_S, _repair_totals),
     JobEntry(standstills.WATCH, MINUTE_S, _watch_overshoot),

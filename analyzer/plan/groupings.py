@@ -7,7 +7,8 @@ named value, a field that the configuration names (`[[groupings]]`): `model`, `m
 `caller+model`, `tenant+model`.
 
 Policies judge each of them: the scope must be one that gates know (`gatekeeper.view.lock_view.SCOPES`). By
-`plan`, which no gate knows, requests are only counted.
+`plan`, which no gate knows, and by the pairs `caller+tenant`, `caller+plan`, `tenant+plan` and two named
+values (`model+region`), requests are only counted.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ BY_RESOURCE = "+resource"
 BY_ADDRESS = "+address"  # the addresses of a network: counted by slots alone, for judgements
 BY_OUTCOME = "+outcome"  # outcomes of the requests of a whole: counted by slots alone, for sentences
 CALLER = Dimension("caller")
+TENANT = Dimension("tenant")
 RESOURCE = Dimension("resource")
 NETWORK = re.compile(r"address(6?)/([0-9]{1,3})")
 PREFIX_MAX = {4: 32, 6: 128}
@@ -46,8 +48,11 @@ VALUE_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 RESERVED = frozenset(
     (*("caller", "tenant", "resource", "address", "address6", "range", "everyone", "plan", "outcome"),)
     + ("value", "values", "self")
+    # Columns of reports, and properties of events, beside which named values stand.
+    + ("from", "to", "zone", "meter", "unit", "denied", "provisional", "bucket", "day")
 )
 WITH_VALUE = ("caller", "tenant")  # groupings that a named value can be combined with
+PAIRS = ("caller+tenant", "caller+plan", "tenant+plan")  # that are counted for usage and reports alone
 OF_VALUE = "value"  # the scope of series of a named value alone
 
 
@@ -68,7 +73,7 @@ class Grouping(NamedTuple):
     @property
     def has_facts(self) -> bool:
         """Whether a plan, a zone or an anchor may be known of its series: of callers, and of tenants."""
-        return self.is_of_callers or self.scope == "tenant"
+        return self.key in (CALLER, TENANT)
 
     @property
     def is_of_subjects(self) -> bool:
@@ -90,9 +95,19 @@ class Grouping(NamedTuple):
         return tuple(part for part in (self.key, self.resource) if part is not None)
 
     @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of its parts in usage and reports: fields, named values, or "everyone"."""
+        return tuple(part.value or part.field for part in self.dimensions) or (self.name,)
+
+    @property
     def named_value(self) -> str:
-        """The named value that it counts by; "" for none."""
-        return next((part.value for part in self.dimensions if part.value), "")
+        """The named value that policies judge by; "" for none."""
+        return next(iter(self.named_values), "")
+
+    @property
+    def named_values(self) -> tuple[str, ...]:
+        """The named values that it counts by."""
+        return tuple(part.value for part in self.dimensions if part.value)
 
     @property
     def lock_scope(self) -> str:
@@ -110,7 +125,7 @@ BASES: Mapping[str, Grouping] = {
     base.name: base
     for base in (
         Grouping("caller", CALLER, None, "caller", "each caller"),
-        Grouping("tenant", Dimension("tenant"), None, "tenant", "each tenant"),
+        Grouping("tenant", TENANT, None, "tenant", "each tenant"),
         Grouping("resource", RESOURCE, None, "resource", "each resource"),
         Grouping("address", Dimension("address"), None, "address", "each address"),
         Grouping("everyone", None, None, "everyone", "all callers together"),
@@ -145,10 +160,13 @@ def parse_grouping(name: str) -> Grouping:
         parts = parse_grouping(name.removesuffix(BY_OUTCOME))
         whole = BASES["everyone" if parts.resource is None else "resource"]
         return whole._replace(name=name, resource=Dimension("outcome"))
-    first, plus, value = name.partition("+")
-    if plus and first in WITH_VALUE and is_value_name(value):
-        part = Dimension(value, value=value)
-        return BASES[first]._replace(name=name, resource=part, phrase=f"{BASES[first].phrase} and {value}")
+    first, plus, second = name.partition("+")
+    if plus and first in WITH_VALUE and is_value_name(second):
+        part = Dimension(second, value=second)
+        return BASES[first]._replace(name=name, resource=part, phrase=f"{BASES[first].phrase} and {second}")
+    if name in PAIRS or (is_value_name(first) and is_value_name(second) and first != second):
+        key, other = (Dimension(part, value=part * is_value_name(part)) for part in (first, second))
+        return Grouping(name, key, other, "", f"each {first} and {second}")
     base = _parse_base(name.removesuffix(BY_RESOURCE))
     if base is None or (name.endswith(BY_RESOURCE) and base.name in NOT_BY_RESOURCE):
         raise unknown_grouping(name)
@@ -164,7 +182,7 @@ def known_grouping(name: str, named_values: Collection[str] = ()) -> Grouping:
     'caller+model'
     """
     grouping = parse_grouping(name)
-    if grouping.named_value and grouping.named_value not in named_values:
+    if not set(grouping.named_values) <= set(named_values):
         raise unknown_grouping(name, named_values)
     return grouping
 

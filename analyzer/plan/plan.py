@@ -216,7 +216,7 @@ def make_plan(
     policies = [_with_join(policy, joins) for policy in sorted(policies, key=lambda policy: policy.name)]
     names = {"caller", *groupings}.union(*(policy.groupings for policy in policies))
     meters = sorted(map(_in_order, meters), key=lambda meter: meter.name)
-    counted_values = {parse_grouping(name).named_value for name in names}
+    counted_values = {value for name in names for value in parse_grouping(name).named_values}
     rules = Plan(
         tuple(sorted(names)),
         tuple(meters),

@@ -32,8 +32,8 @@ TABLES = (
     "record_facts", "waiting_facts", "overrides", "directory_versions", "locks", "lock_history",
     "disbelieved", "hold_offs", "feed", "feed_versions", "lock_changes", "events", "gaps", "tokens",
     "sessions", "gates", "refused_requests", "days", "day_positions", "frozen_counts", "adjustments",
-    "corrections", "deleted_days", "referenced_names", "day_audits", "deliveries", "chain_entries",
-    "chain_salts", "replays",
+    "corrections", "deleted_days", "referenced_names", "day_audits", "deliveries", "live_usage",
+    "chain_entries", "chain_salts", "replays",
     "replay_positions", "replayed_counts", "replayed_rejects", "leases", "job_runs",
 )  # fmt: skip
 # What cannot be counted or judged again.
@@ -602,6 +602,15 @@ def _billing() -> None:
         *_texts("who"),
         *_numbers("began_ms", "acknowledged_ms"),
         *_optional_numbers("tried_ms", "finished_ms"),
+    )
+    _table(
+        "live_usage",
+        *_key_names("destination"),
+        *_key_numbers("day"),
+        *_key_names("grouping", "meter", "reference", "resource"),
+        *_numbers("number", "acknowledged", "increment", "at_s", "is_last", "planned_ms"),
+        *_texts("customer_digest"),
+        sqlite_with_rowid=False,
     )
     _table(
         "chain_entries",

@@ -59,7 +59,7 @@ def test_usage_is_shown_by_a_named_value(gatelock: Gatelock, engine: sa.Engine) 
     with engine.begin() as db:
         put_counts(db, [CountRow("caller+model", "user:ann", "large", "requests", 60, day_s, 7, 0)])
     [row] = map(json.loads, gatelock("usage", "--by", "caller+model", "--json").stdout.splitlines())
-    assert (row["caller"], row["resource"], row["value"]) == ("user:ann", "large", 7)
+    assert (row["caller"], row["model"], row["value"]) == ("user:ann", "large", 7)
     unknown = gatelock("usage", "--by", "modell")
     assert (unknown.exit_code, "'modell' is not a grouping" in unknown.stderr) == (2, True)
 

@@ -107,7 +107,7 @@ def test_a_file_that_is_not_clear_is_refused(tmp_path: Path, text: str, why: str
 
 
 def test_each_service_gets_the_event_in_its_form() -> None:
-    one = event(amount(value=-3, resource="/a"))
+    one = event(amount(value=-3, resource="/a"), whole=part(grouping="caller+resource"))
     assert parse_qs(SERVICES["stripe"].content([one]).decode()) == {
         "event_name": ["api_requests"],
         "identifier": [one.identifier],

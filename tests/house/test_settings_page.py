@@ -17,7 +17,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError, create_model
 from analyzer.config import settings  # noqa: F401 - imports every table
 from analyzer.config.tables import ConfigTable
 from analyzer.config.tables.analyzer import AnalyzerTable, PrivacyTable
-from analyzer.config.tables.billing import BillingTable
+from analyzer.config.tables.billing import BillingTable, LiveTable
 from analyzer.config.tables.database import DatabaseTable
 from analyzer.config.tables.delay_limits import DelaysTable
 from analyzer.config.tables.fields import (
@@ -58,6 +58,7 @@ HEADINGS: dict[str, type[BaseModel]] = {
     "`[analyzer]`": AnalyzerTable,
     "`[delays]`": DelaysTable,
     "`[billing]`": BillingTable,
+    "`[billing.live]`": LiveTable,
     "`[privacy]`": PrivacyTable,
     "`[[groupings]]`": GroupingTable,
     "`[retention]`": RetentionTable,

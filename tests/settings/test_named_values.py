@@ -44,6 +44,7 @@ def faults_of(read: Read, text: str) -> list[ConfigFault]:
     [
         ("caller", '"caller" has another meaning in groupings', "write another name"),
         ("address6", '"address6" has another meaning', "write another name"),
+        ("zone", '"zone" has another meaning', "write another name"),
         ("large-model", '"large-model" is not a valid name', "lower-case letters"),
         ("Model", '"Model" is not a valid name', "lower-case letters"),
         ("m" * 33, "is not a valid name", "up to 32"),
@@ -90,6 +91,7 @@ def test_two_definitions_of_one_name_are_a_fault(read: Read) -> None:
         (SOURCE.replace("+model", "+modle") + MODEL, "groupings[0]", 'did you mean "caller+model"?'),
         (SOURCE + MODEL + POLICY.replace('"model"', '"modell"'), "per", 'did you mean "model"?'),
         (SOURCE + MODEL + '[billing]\ngroupings = ["caller", "team"]\n', "groupings[1]", "or define it in"),
+        (SOURCE + MODEL + '[billing]\ngroupings = ["model+team"]\n', "groupings[0]", "or define it in"),
     ],
 )
 def test_a_grouping_that_is_not_defined_is_a_fault_where_it_stands(
@@ -106,6 +108,22 @@ def test_every_source_maps_the_field_of_a_policy(read: Read) -> None:
     [fault] = faults_of(read, SOURCE + other + MODEL + POLICY)
     assert fault.what == '"model" needs the field llm in [[sources]] "other"'
     read(SOURCE + other + MODEL)
+
+
+@pytest.mark.parametrize(
+    ("per", "problem", "cure"),
+    [
+        ("caller+tenant", "counted for reports alone", 'per = "caller", or per = "tenant"'),
+        ("model+region", "counted for reports alone", 'per = "model", or per = "region"'),
+        ("tenant+plan", "no gate knows the plan of a request", 'per = "caller"'),
+    ],
+)
+def test_two_parts_that_no_gate_is_asked_by_cannot_be_limited(
+    read: Read, per: str, problem: str, cure: str
+) -> None:
+    [fault] = faults_of(read, SOURCE + MODEL + POLICY.replace('per = "model"', f'per = "{per}"'))
+    assert problem in fault.what
+    assert cure in fault.cure
 
 
 def test_a_share_of_a_named_value_is_a_fault(read: Read) -> None:

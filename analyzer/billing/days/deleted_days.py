@@ -27,6 +27,7 @@ from analyzer.kernel.tables.billing_tables import (
     days,
     deleted_days,
     frozen_counts,
+    live_usage,
 )
 
 # Where the rows of a day are, and by which column. Corrections stay: they say who and why.
@@ -34,6 +35,7 @@ ROWS = (
     (frozen_counts, frozen_counts.c.day),
     (adjustments, adjustments.c.booked),
     (day_positions, day_positions.c.day),
+    (live_usage, live_usage.c.day),
 )
 
 

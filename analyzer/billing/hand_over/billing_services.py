@@ -170,9 +170,11 @@ def _properties(event: UsageEvent) -> Fields:
     if event.unit:
         properties["unit"] = event.unit
     if amount.resource:
-        properties["resource"] = amount.resource
+        properties[event.second_part] = amount.resource
     if amount.denied:
         properties["denied"] = amount.denied
+    if event.is_provisional:
+        properties["provisional"] = True
     return properties
 
 

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from analyzer.billing.days.day_rows import Day
 from analyzer.billing.hand_over.deliveries import StoredDelivery, stored_deliveries
+from analyzer.billing.hand_over.live_usage import live_sums
 from analyzer.billing.reports.usage_amounts import SUFFIXES, PartTotal, UsagePart, is_place, part_total
 from analyzer.kernel.database.engine import slow_reading, without_scans
 from analyzer.kernel.sentences import plural
@@ -58,18 +59,20 @@ def delivered_sums(db: sa.Connection, days: Sequence[Day]) -> dict[int, list[Del
 
 
 def delivered_without_day(db: sa.Connection, closed: Collection[Day]) -> list[str]:
-    """Returns a sentence for each delivery of a day that is not closed."""
+    """Returns a sentence for each delivery of a day that is not closed, but for live usage."""
     names = {(day.zone, day.date) for day in closed}
     return [
         f"{stored.date} ({stored.zone}): {_not_closed(stored)}"
         for stored in stored_deliveries(db)
-        if (stored.zone, stored.date) not in names
+        if stored.kind != "live" and (stored.zone, stored.date) not in names
     ]
 
 
 def _sums(db: sa.Connection, stored: StoredDelivery, day: Day, *, has_rows: bool) -> DeliveredSums:
     delivery = stored.delivery
     nothing = PartTotal(0, 0)
+    if stored.kind == "live":
+        return _live_sums(db, stored, day, has_rows=has_rows)
     if not has_rows:
         difference = "" if day.state == "closed" else _not_closed(stored)
         return DeliveredSums(stored, nothing, None, difference)
@@ -91,6 +94,30 @@ def _sums(db: sa.Connection, stored: StoredDelivery, day: Day, *, has_rows: bool
             f"{to_send.amounts:,} left to send; the day has {of_day.value:,} in {of_day.amounts:,}"
         )
     return DeliveredSums(stored, to_send, of_day, difference)
+
+
+def _live_sums(db: sa.Connection, stored: StoredDelivery, day: Day, *, has_rows: bool) -> DeliveredSums:
+    """Returns the sums of what was pushed of a day: of each series, and of its delivery."""
+    delivery, is_finished = stored.delivery, stored.delivery.finished_ms is not None
+    nothing = PartTotal(0, 0)
+    if day.state == "closed" and not has_rows:
+        return DeliveredSums(stored, nothing, None, "")
+    sums = live_sums(db, stored.destination, UsagePart(day, stored.grouping, stored.meter, "", stored.kind))
+    difference = ""
+    if sums.acknowledged != delivery.amount:
+        difference = (
+            f"{_title(stored)}: {delivery.amount:,} in {plural(delivery.events, 'event')} acknowledged; its "
+            f"{sums.series:,} series have {sums.acknowledged:,}"
+        )
+    elif is_finished and sums.of_day != delivery.amount:
+        difference = (
+            f"{_title(stored)}: {delivery.amount:,} acknowledged; the day has {sums.of_day:,} in "
+            f"{sums.series:,} series"
+        )
+    if not has_rows:
+        return DeliveredSums(stored, nothing, None, difference)
+    of_day = PartTotal(sums.series, sums.of_day)
+    return DeliveredSums(stored, PartTotal(0, sums.of_day - sums.acknowledged), of_day, difference)
 
 
 def _title(stored: StoredDelivery) -> str:

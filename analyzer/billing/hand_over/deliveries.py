@@ -8,7 +8,8 @@ sent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
@@ -28,7 +29,9 @@ from analyzer.kernel.database.engine import NowMs, insert, reading, writing
 from analyzer.kernel.database.named_leases import Lease
 from analyzer.kernel.errors import DeliveryLost, StoreAway
 from analyzer.kernel.tables.billing_tables import deliveries
+from gatekeeper.sources.timed_connection import ServerAddress
 
+TEST_KEY = re.compile(r"[sr]k_test_")  # keys of Stripe's test mode, which has the URL of the live one
 DELIVERIES = Lease(lease_ms=60_000)  # longer than a request to a service may take
 
 
@@ -78,8 +81,8 @@ class Deliveries:
 
     def __init__(self, engine: sa.Engine, destination: str, format_: str, who: str, holder: str) -> None:
         self._engine = engine
-        self._destination = destination
-        self._format = format_
+        self.destination = destination
+        self.format = format_
         self._who = who
         self._holder = holder
 
@@ -108,7 +111,7 @@ class Deliveries:
     def keep(self) -> None:
         """Keeps the lease while nothing is stored."""
         with writing(self._engine) as db:
-            self._require(db)
+            self.require(db)
 
     def trying(self, part: UsagePart, delivery: Delivery) -> None:
         """Stores what is acknowledged, and that what stands behind it is sent from now on."""
@@ -119,32 +122,53 @@ class Deliveries:
         self._store(part, delivery, {"tried_ms": None, "finished_ms": NowMs()})
 
     def _store(self, part: UsagePart, delivery: Delivery, changed: dict[str, object]) -> None:
-        values = {
-            "format": self._format, "place": place_text(delivery.place), "events": delivery.events,
+        with writing(self._engine) as db:
+            self.require(db)
+            self.store_in(db, part, delivery, changed)
+
+    def store_in(
+        self, db: sa.Connection, part: UsagePart, delivery: Delivery, changed: Mapping[str, object]
+    ) -> None:
+        """Stores what is acknowledged, in a transaction that has kept the lease."""
+        values = self._values(delivery) | dict(changed)
+        added = insert(db, deliveries).values(**self._delivery_key(part), **values, began_ms=NowMs())
+        stored = added.on_conflict_do_update(index_elements=deliveries.primary_key, set_=values)
+        row = db.execute(stored.returning(*deliveries.c)).mappings().one()
+        if row["finished_ms"] is not None:
+            signed_rows.sign(db, signed_rows.delivery(row))
+
+    def begin_in(self, db: sa.Connection, part: UsagePart) -> None:
+        """Stores that a delivery begins, unless it has, in a transaction that has kept the lease."""
+        row = self._delivery_key(part) | self._values(Delivery()) | {"tried_ms": None, "began_ms": NowMs()}
+        db.execute(insert(db, deliveries).values(row).on_conflict_do_nothing())
+
+    def _values(self, delivery: Delivery) -> dict[str, object]:
+        return {
+            "format": self.format, "place": place_text(delivery.place), "events": delivery.events,
             "amount": delivery.amount, "known": delivery.known, "left_out": delivery.left_out,
             "left_out_amount": delivery.left_out_amount, "who": self._who, "acknowledged_ms": NowMs(),
-            "finished_ms": None, **changed,
+            "finished_ms": None,
         }  # fmt: skip
-        with writing(self._engine) as db:
-            self._require(db)
-            added = insert(db, deliveries).values(**self._delivery_key(part), **values, began_ms=NowMs())
-            stored = added.on_conflict_do_update(index_elements=deliveries.primary_key, set_=values)
-            row = db.execute(stored.returning(*deliveries.c)).mappings().one()
-            if row["finished_ms"] is not None:
-                signed_rows.sign(db, signed_rows.delivery(row))
 
-    def _require(self, db: sa.Connection) -> None:
-        if not DELIVERIES.keep(db, _delivery_lease(self._destination), self._holder):
-            raise DeliveryLost(f"another process has begun to hand over to {self._destination}")
+    def require(self, db: sa.Connection) -> None:
+        """Keeps the lease in a transaction. Raises DeliveryLost without it."""
+        if not DELIVERIES.keep(db, _delivery_lease(self.destination), self._holder):
+            raise DeliveryLost(f"another process has begun to hand over to {self.destination}")
 
     def _delivery_key(self, part: UsagePart) -> dict[str, str]:
         return {
-            "destination": self._destination, "zone": part.day.zone, "date": part.day.date,
+            "destination": self.destination, "zone": part.day.zone, "date": part.day.date,
             "grouping": part.grouping, "kind": part.kind, "meter": part.meter,
         }  # fmt: skip
 
     def _part_conditions(self, part: UsagePart) -> Iterator[sa.ColumnElement[bool]]:
         yield from (deliveries.c[name] == value for name, value in self._delivery_key(part).items())
+
+
+def destination_name(server: ServerAddress, path: str, account: str, token: str) -> str:
+    """Returns the name of a destination in the record of deliveries; `path` is the service's own one."""
+    mode = account or ("test" if TEST_KEY.match(token) else "")
+    return f"{server.display_name}{'' if server.prefix else path} {mode}".strip()
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import http.client
 import json
 import re
 import ssl
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -32,6 +33,7 @@ BODY_BYTES_MAX = 1 << 20
 LATER = {408, 409, 425, 429, *range(500, 600)}  # the same request may succeed later
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 30.0
 GIVE_UP_S = 300.0  # of failures in a row
+KEEP_EVERY_S = 5.0  # the lease, while a request is repeated
 CURES: Mapping[int, str] = {
     HTTPStatus.UNAUTHORIZED: "write its key, see --token-file",
     HTTPStatus.FORBIDDEN: "write a key that may read meters, events and usage, see --token-file",
@@ -62,6 +64,20 @@ class Waits(NamedTuple):
     random: Callable[[], float]
     failed: Callable[[str], None]
     give_up_s: float = GIVE_UP_S
+
+
+def keeping_sleep(keep: Callable[[], None], sleep: Callable[[float], None]) -> Callable[[float], None]:
+    """Returns a sleep for any thread, which keeps a lease by `keep`."""
+    mutex, kept_s = threading.Lock(), [time.monotonic()]
+
+    def sleep_and_keep(seconds: float) -> None:
+        sleep(seconds)
+        with mutex:
+            if time.monotonic() - kept_s[0] > KEEP_EVERY_S:
+                keep()
+                kept_s[0] = time.monotonic()
+
+    return sleep_and_keep
 
 
 class _Request(NamedTuple):

@@ -80,7 +80,7 @@ def _expiring(db: sa.Connection) -> Iterator[ExpiringUsage]:
     closed = stored_days(db, days.c.state == "closed", days.c.begin_s > now_s - PAST_MAX_S - 2 * DAY_S)
     for series, format_ in {_series(delivery): delivery.format for delivery in stored}.items():
         service = SERVICES.get(format_)
-        if service is None or service.past_s is None:
+        if service is None or service.past_s is None or series.kind == "live":
             continue
         for day in closed:
             until_s = day.middle_s + service.past_s

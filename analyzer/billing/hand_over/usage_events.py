@@ -14,12 +14,15 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from analyzer.billing.reports.usage_amounts import UsageAmount, UsagePart
 from analyzer.counting.counter.caller_budget import FOLDED, OVERFLOW
 from analyzer.counting.records.forgotten_callers import FORGOTTEN, make_pseudonym
 from analyzer.plan.groupings import parse_grouping
+
+if TYPE_CHECKING:
+    from analyzer.billing.hand_over.live_usage import Increment
 
 IDENTIFIER_DIGITS = 40
 COLUMNS = ["caller", "customer"]  # of a file of customers
@@ -37,6 +40,8 @@ class UsageEvent(NamedTuple):
     at_s: int  # the middle of the day that it is booked on
     amount: UsageAmount
     unit: str  # of the value; "" for whole numbers
+    second_part: str = ""  # the name of the resource in the grouping: "resource", a named value
+    is_provisional: bool = False  # whether it was pushed before its day was closed
 
 
 class InvalidCustomers(ValueError):
@@ -106,7 +111,9 @@ class EventMaker:
         self._customers = customers
         self.name = name
         self._unit = unit
-        self._is_of_callers = parse_grouping(part.grouping).is_of_callers
+        grouping = parse_grouping(part.grouping)
+        self._is_of_callers = grouping.is_of_callers
+        self._second_part = "".join(grouping.columns[1:])
         self.at_s = part.day.middle_s
 
     def find_customer(self, amount: UsageAmount) -> str | None:
@@ -114,9 +121,20 @@ class EventMaker:
         name = make_pseudonym(amount.reference) if amount.name is None else amount.name
         return self._customers.of(name, is_caller=self._is_of_callers)
 
+    def customer_digest(self, customer: str) -> str:
+        """Returns what stands for a customer and the name of its events where no name may be."""
+        fields = json.dumps(["customer", customer, self.name])
+        return hmac.new(self._secret, fields.encode(), sha256).hexdigest()[:IDENTIFIER_DIGITS]
+
     def event(self, amount: UsageAmount, customer: str) -> UsageEvent:
         """Returns the event of an amount; equal amounts have equal events."""
-        return UsageEvent(self._identifier(amount), customer, self.name, self.at_s, amount, self._unit)
+        of_day = self.name, self.at_s
+        return UsageEvent(self._identifier(amount), customer, *of_day, amount, self._unit, self._second_part)
+
+    def increment(self, increment: Increment, customer: str) -> UsageEvent:
+        """Returns the event of an increment of a live part."""
+        event = self.event(increment.amount, customer)
+        return event._replace(at_s=increment.at_s, is_provisional=not increment.is_last)
 
     def _identifier(self, amount: UsageAmount) -> str:
         part = self._part

@@ -87,13 +87,9 @@ def usage_lines(
 
 
 def report_columns(report: Report) -> list[str]:
-    """Returns the names of the columns: the key has the name of its field, as in `gatelock usage`."""
-    grouping = parse_grouping(report.grouping)
-    key = grouping.name if grouping.key is None else grouping.key.field
-    by_resource = grouping.resource is not None
-    names = ["from", "to", "zone", key, "resource", "meter", "unit", "value", "denied", "provisional"]
-    if key == "resource" or not by_resource:
-        del names[4]
+    """Returns the names of the columns: those of the parts of the grouping are as in `gatelock usage`."""
+    parts = parse_grouping(report.grouping).columns
+    names = ["from", "to", "zone", *parts, "meter", "unit", "value", "denied", "provisional"]
     return [*names, *(HumanCells._fields if report.human_units else ())]
 
 
@@ -101,6 +97,6 @@ def line_cells(line: ReportLine, columns: Sequence[str]) -> list[Cell]:
     """Returns the cells of a line for these columns."""
     *exact, human = line
     cells = [*exact, *human]
-    if columns[4] != "resource":
-        del cells[4]
+    if len(cells) > len(columns):
+        del cells[4]  # the grouping has one part
     return cells

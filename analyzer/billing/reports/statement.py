@@ -4,22 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import date
-from functools import reduce
+from functools import partial, reduce
 from typing import NamedTuple
 
 import sqlalchemy as sa
 
 from analyzer.billing.reports.booked_corrections import BookedAmount, booked_amounts
-from analyzer.billing.reports.day_report import Amounts, ReportedDay, read_report, report_rows
+from analyzer.billing.reports.day_report import (
+    NOT_COUNTED,
+    Amounts,
+    Report,
+    ReportedDay,
+    join_amounts,
+    read_report,
+    report_rows,
+)
 from analyzer.billing.reports.own_periods import OwnPeriod, own_period
 from analyzer.judging.caller_limits import NO_PROFILE, Profile, subject_named
 from analyzer.judging.sql.directory import PROFILE
 from analyzer.kernel.database.engine import reading
 from analyzer.kernel.tables.schema import callers
 from analyzer.plan import catalog
-from analyzer.plan.meters import JOINS
+from analyzer.plan.groupings import parse_grouping
+from analyzer.plan.meters import JOINS, REQUESTS
 
 LAST_DATE = "9999-12-31"
+PARTS_MAX = 50  # rows of a table of parts; the others are one row
+OTHERS = "(others)"
 
 
 class StatementDay(NamedTuple):
@@ -27,6 +38,19 @@ class StatementDay(NamedTuple):
 
     day: ReportedDay
     amounts: Amounts
+
+
+class StatementParts(NamedTuple):
+    """The use in the period by a second part, of a grouping such as `caller+model`; rows add up to the use.
+
+    Attributes:
+        name: Of the part: "model".
+        rows: A text of the part, "" without one, and its amounts; those with the most requests first,
+            and what was not counted by the part last.
+    """
+
+    name: str
+    rows: Sequence[tuple[str, Amounts]]
 
 
 class MeterTotal(NamedTuple):
@@ -55,6 +79,7 @@ class UsageStatement(NamedTuple):
         complete_until_ms: As `Report` has it.
         booked: Booked on the days of the period: of these days, and of days of earlier statements.
         booked_since: Booked on later days, of days of the period: part of later statements.
+        parts: Of each grouping in which its days were closed besides its own one.
     """
 
     name: str
@@ -66,6 +91,7 @@ class UsageStatement(NamedTuple):
     complete_until_ms: int | None
     booked: Sequence[BookedAmount]
     booked_since: Sequence[BookedAmount]
+    parts: Sequence[StatementParts] = ()
 
     @property
     def is_empty(self) -> bool:
@@ -140,4 +166,22 @@ def read_statement(engine: sa.Engine, name: str, zone: str, day: date) -> UsageS
             for amount in booked
             if amount.booked > period.last and period.first <= amount.day <= period.last
         ],
+        _read_parts(engine, report),
     )
+
+
+def _read_parts(engine: sa.Engine, report: Report) -> list[StatementParts]:
+    """Returns the use of a report's key by each grouping that has a second part."""
+    closed = [day.closed for day in report.days if day.closed is not None]
+    groupings = {name for day in closed for name in day.groupings if name.startswith(f"{report.grouping}+")}
+    parts = []
+    for grouping in sorted(groupings):
+        period = report.zone, report.days[0].date, report.days[-1].date
+        by_part = read_report(engine, *period, grouping)._replace(key=report.key)
+        rows = [(row.resource, row.amounts) for row in report_rows(engine, by_part)]
+        rows.sort(key=lambda row: (row[0] == NOT_COUNTED, -row[1].get(REQUESTS.name, (0, 0))[0], row[0]))
+        if len(rows) > PARTS_MAX:
+            others = reduce(partial(join_amounts, by_part), (amounts for _, amounts in rows[PARTS_MAX:]))
+            rows[PARTS_MAX:] = [(OTHERS, others)]
+        parts.append(StatementParts(parse_grouping(grouping).columns[1], rows))
+    return [part for part in parts if part.rows]

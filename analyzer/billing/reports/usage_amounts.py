@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 import sqlalchemy as sa
 
 from analyzer.billing.days.day_rows import Day, FrozenMeter, stored_days
-from analyzer.billing.reports.day_report import NotFrozen
+from analyzer.billing.reports.day_report import NotFrozen, missing_grouping
 from analyzer.counting.sql_joins import bounded_sum
 from analyzer.kernel.database.engine import ROWS_AT_ONCE, reading, without_scans
 from analyzer.kernel.tables.billing_tables import (
@@ -27,10 +27,16 @@ from analyzer.kernel.tables.billing_tables import (
 from analyzer.plan import catalog
 from analyzer.plan.derived_meters import is_stated
 
-AmountKind = Literal["frozen", "late", "correction"]
+# "live": increments that were pushed before the day was closed, see billing/hand_over/live_usage.py.
+AmountKind = Literal["frozen", "late", "correction", "live"]
 COUNTED: tuple[AmountKind, ...] = ("frozen",)
 BOOKED: tuple[AmountKind, ...] = ("late", "correction")
-SUFFIXES = {"frozen": "", "late": ", late", "correction": ", corrections"}  # of a meter, in sentences
+SUFFIXES = {
+    "frozen": "",
+    "late": ", late",
+    "correction": ", corrections",
+    "live": ", live",
+}  # of a meter, in sentences
 
 UsagePlace = tuple[str | int, ...]  # of an amount in its part; amounts are in this order
 
@@ -57,7 +63,7 @@ class UsageAmount(NamedTuple):
     resource: str
     value: int  # of a correction, perhaps negative
     denied: int
-    number: int  # of the correction; 0 of counts
+    number: int  # of the correction, or of the increment; 0 of counts
     place: UsagePlace
 
 
@@ -91,7 +97,7 @@ def usage_parts(
         # Corrections are of any earlier day, and have its meters.
         earlier_days = [] if "frozen" in kinds else [earlier for earlier in all_closed if earlier.id < day.id]
         if "frozen" in kinds and grouping not in day.groupings:
-            raise NotFrozen(f"{day} was closed by {', '.join(day.groupings)}, and not by {grouping}")
+            raise NotFrozen(missing_grouping(day, grouping, all_closed))
         meters = {
             frozen_meter.name: frozen_meter
             for with_meters in (*earlier_days, day)
@@ -277,4 +283,4 @@ def parse_place(text: str) -> UsagePlace:
 def is_place(kind: AmountKind, place: UsagePlace) -> bool:
     """Whether an amount of a kind can have a place, or the place is the begin of a part."""
     types = {"frozen": (str, str), "late": (int, str, str), "correction": (int,)}
-    return place == () or tuple(map(type, place)) == types[kind]
+    return place == () or tuple(map(type, place)) == types.get(kind)

@@ -16,6 +16,7 @@ from analyzer.config.values import DAY_S, duration_between, time_zone
 from analyzer.kernel.digest_key import DigestKey
 from analyzer.kernel.refused_values import quote, raise_fault
 from analyzer.kernel.secrets import SecretFile
+from gatekeeper.sources.timed_connection import parse_server_url
 
 WITNESS = re.compile(r"kafka:[A-Za-z0-9._-]{1,249}|/[^\0]{1,4000}")
 EVENT_NAME = re.compile(r"[!-~]{1,100}")
@@ -45,7 +46,31 @@ def _event_name(value: object) -> str:
     return value
 
 
+def _service_url(value: object) -> str:
+    try:
+        server = parse_server_url(str(value))
+    except ValueError as error:
+        raise_fault(str(error), 'write to = "https://api.getlago.com"')
+    if server.scheme == "http" and not server.is_local:
+        raise_fault(f"{quote(value)} is not encrypted", "write https, so that the key and the usage are")
+    return str(value)
+
+
 EventName = Annotated[str, BeforeValidator(_event_name)]
+
+
+class LiveTable(ConfigTable):
+    """`[billing.live]`: the billing service that the usage of the open day is pushed to."""
+
+    to: Annotated[str, BeforeValidator(_service_url)]
+    format: Literal["stripe", "lago", "cloudevents"]
+    token_file: SecretFile | None = None
+    account: str = ""  # tells accounts with one URL apart
+    every: Annotated[float, duration_between(60, DAY_S)] = 900.0  # between two pushes
+    by: GroupingName = "caller"
+    zone: Annotated[str, BeforeValidator(time_zone)] | None = (
+        None  # of the days; that of billing, if it is one
+    )
 
 
 class BillingTable(ConfigTable):
@@ -59,6 +84,7 @@ class BillingTable(ConfigTable):
     earlier_digest_key_files: tuple[Annotated[SecretFile, AfterValidator(long_enough)], ...] = ()
     recount: Literal["closing", "never"] = "closing"
     witness: Annotated[str, BeforeValidator(_witness)] | None = None
+    live: LiveTable | None = None
 
     @property
     def key(self) -> DigestKey:

@@ -46,8 +46,8 @@ def unknown_grouping(value: object, named_values: Iterable[str] = (), names: Ite
 
 
 def is_defined(name: str, named_values: Collection[str]) -> bool:
-    """Whether the named value of a grouping, if it has one, is among these."""
-    return parse_grouping(name).named_value in ("", *named_values)
+    """Whether the named values of a grouping, if it has some, are among these."""
+    return set(parse_grouping(name).named_values) <= set(named_values)
 
 
 def _grouping(value: object, names: Iterable[str] = COUNTED) -> str:
@@ -60,13 +60,19 @@ def _grouping(value: object, names: Iterable[str] = COUNTED) -> str:
 
 
 def _judged_grouping(value: object) -> str:
-    name = _grouping(value, SHOWN)
-    if not parse_grouping(name).is_judged:
+    grouping = parse_grouping(_grouping(value, SHOWN))
+    if not grouping.is_judged and "plan" in grouping.columns:
         raise_fault(
             f"{quote(value)} cannot be limited, because no gate knows the plan of a request",
             'limit callers by their plan: per = "caller", limit = { free = 1_000, default = 100 }',
         )
-    return name
+    if not grouping.is_judged:
+        first, second = map(quote, grouping.columns)
+        raise_fault(
+            f"{quote(value)} cannot be limited: it is counted for reports alone",
+            f"limit one of its parts: per = {first}, or per = {second}",
+        )
+    return grouping.name
 
 
 def _value_name(value: object) -> str:

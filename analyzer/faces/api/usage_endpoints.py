@@ -31,7 +31,7 @@ DAYS_MAX = 62  # of a report
 
 BY = parameter(
     "by", OfText(r"^[a-z0-9_/+-]+$", "a grouping"), "What to group by: caller, tenant, resource, address, "
-    "address/24, everyone; caller+resource splits by resource.", "caller", "caller",
+    "address/24, everyone; two parts as caller+resource, of which each has a key.", "caller", "caller",
 )  # fmt: skip
 ZONE = parameter(
     "zone", OfText(r"^[A-Za-z0-9_+/-]+$", "a time zone"), "The time zone of the days.", "UTC", "UTC"

@@ -116,9 +116,7 @@ def of_known_names(engine: sa.Engine, by: str) -> Iterator[None]:
         known_grouping(by, counted_values(engine))
         yield
     except NotFrozen as error:
-        raise usage_error(
-            f"--by {by}: {error}; add it to [billing] groupings for the days to come"
-        ) from error
+        raise usage_error(f"--by {by}: {error}") from error
     except LookupError as error:
         raise usage_error(f"--meter: {error.args[0]}") from error
     except ValueError as error:

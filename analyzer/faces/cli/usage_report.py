@@ -118,7 +118,7 @@ class UsageReport(NamedTuple):
         return UsageAnswer(self.grouping, self.width_s, self.zone, self.units, self.final_until_s)
 
     def _series_columns(self) -> list[str]:
-        return ["bucket", self._answer.key, *(["resource"] if self.grouping.resource is not None else [])]
+        return ["bucket", *self.grouping.columns]
 
     def _series(self, row: UsageRow) -> list[str]:
         return [

@@ -171,7 +171,7 @@ deliveries = Table(
     key("zone"),
     key("date"),  # of the day; of corrections, the day that they are booked on
     key("grouping"),
-    key("kind"),  # "frozen", "late" or "correction"
+    key("kind"),  # "frozen", "late", "correction" or "live"
     key("meter"),
     text("format"),
     text("place"),  # of the last amount that was acknowledged; see reports/billed_days/usage_amounts.py
@@ -187,6 +187,26 @@ deliveries = Table(
     Column("finished_ms", BigInteger),
 )
 
+
+# What was pushed of a day before it was closed, by series: see docs/decisions/0079.
+live_usage = Table(
+    "live_usage",
+    metadata,
+    key("destination"),
+    key("day", BigInteger),
+    key("grouping"),
+    key("meter"),
+    key("reference"),
+    key("resource"),
+    number("number"),  # of the increment that was planned last
+    number("acknowledged"),  # the sum of the increments that the service has
+    number("increment"),  # that is planned and not acknowledged; 0: none
+    number("at_s"),  # its time
+    number("is_last"),  # 1: it was planned when the day was closed
+    number("planned_ms"),
+    text("customer_digest"),  # of the customer that has acknowledged some; "": none has
+    sqlite_with_rowid=False,
+)
 
 # When the last of the days that are cut ends: counts from then on need no adjustment.
 CUT_UNTIL_S = (

@@ -18,6 +18,7 @@ from analyzer.kernel.tables.billing_tables import (
     deleted_days,
     deliveries,
     frozen_counts,
+    live_usage,
     referenced_names,
 )
 from analyzer.kernel.tables.chain_tables import chain_entries, chain_salts
@@ -46,7 +47,7 @@ OF_BROWSERS = (sessions,)
 OF_REPLAYS = (replays, replay_positions, replayed_counts, replayed_rejects)
 OF_BILLING = (
     days, day_positions, frozen_counts, adjustments, corrections, deleted_days, referenced_names, day_audits,
-    deliveries, chain_entries, chain_salts,
+    deliveries, live_usage, chain_entries, chain_salts,
 )  # fmt: skip
 
 # One row per partition: how far it is counted, its ledger, and how far behind it was at its last heartbeat.

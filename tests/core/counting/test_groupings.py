@@ -43,6 +43,10 @@ MODEL = Dimension("model", value="model")
         ("model+resource", MODEL, RESOURCE, "value", "each model and resource"),
         ("caller+model", CALLER, MODEL, "caller", "each caller and model"),
         ("tenant+model", Dimension("tenant"), MODEL, "tenant", "each tenant and model"),
+        ("caller+tenant", CALLER, Dimension("tenant"), "", "each caller and tenant"),
+        ("caller+plan", CALLER, Dimension("plan"), "", "each caller and plan"),
+        ("tenant+plan", Dimension("tenant"), Dimension("plan"), "", "each tenant and plan"),
+        ("model+region", MODEL, Dimension("region", value="region"), "", "each model and region"),
     ],
 )
 def test_a_grouping_is_found_by_its_name(
@@ -56,8 +60,9 @@ def test_a_grouping_is_found_by_its_name(
 @pytest.mark.parametrize(
     "name",
     [
-        *("", "User", "caller+", "+resource", "caller+tenant", "resource+resource", "everyone+resource"),
-        *("caller+plan", "caller+model+resource", "address+model", "everyone+model", "model+caller"),
+        *("", "User", "caller+", "+resource", "tenant+caller", "resource+resource", "everyone+resource"),
+        *("plan+caller", "caller+model+resource", "address+model", "everyone+model", "model+caller"),
+        *("model+model", "model+plan", "model+region+team", "model+zone", "caller+caller"),
         *("address/", "address/0", "address/33", "address/024", "address6/129", "address4/24", "address/-1"),
         *("caller/24", "address/24+caller", "Caller", "address/24 "),
     ],
@@ -77,6 +82,9 @@ def test_a_grouping_by_a_named_value_is_known_by_its_definition() -> None:
     assert known_grouping("caller", {"model"}) == BASES["caller"]
     with pytest.raises(ValueError, match=r"'team' is not a grouping: use caller, .*, model, or"):
         known_grouping("team", {"model"})
+    with pytest.raises(ValueError, match=r"'model\+team' is not a grouping"):
+        known_grouping("model+team", {"model"})
+    assert parse_grouping("model+region").named_values == ("model", "region")
     with_field = with_value_fields(parse_grouping("model+resource"), {"model": "llm_model"})
     assert with_field.dimensions == (Dimension("llm_model", value="model"), RESOURCE)
 
@@ -93,3 +101,18 @@ def test_a_grouping_by_a_named_value_is_known_by_its_definition() -> None:
 )
 def test_locks_by_a_named_value_have_scopes_that_older_gates_ignore(name: str, scope: str) -> None:
     assert parse_grouping(name).lock_scope == scope
+
+
+@pytest.mark.parametrize(
+    ("name", "columns"),
+    [
+        ("caller", ("caller",)),
+        ("address/24+resource", ("address", "resource")),
+        ("everyone", ("everyone",)),
+        ("caller+plan", ("caller", "plan")),
+        ("model+region", ("model", "region")),
+    ],
+)
+def test_each_part_of_a_grouping_has_its_column(name: str, columns: tuple[str, ...]) -> None:
+    with_fields = with_value_fields(parse_grouping(name), {"model": "llm_model", "region": "zone_of_cloud"})
+    assert parse_grouping(name).columns == with_fields.columns == columns

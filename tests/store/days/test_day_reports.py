@@ -147,6 +147,29 @@ def test_a_report_over_days_adds_closed_and_open_ones_up(engine: sa.Engine) -> N
     assert here.report(0, 1).is_final
 
 
+def test_a_report_by_two_parts_reads_closed_and_open_days_in_one_order(engine: sa.Engine) -> None:
+    """More rows than are fetched at once, of two pages of meters; a part was counted by callers alone."""
+    here = Installation(engine, past=1)
+    for day in (0, 1):
+        names = [f"api_key:{number:04}" for number in range(600)]
+        parts = [
+            row._replace(grouping="caller+resource", resource=resource)
+            for name in names
+            for resource, value in (("/a", 2), ("/b", 1))
+            for row in here.requests(name, value, day, m8=value)
+        ]
+        here.count(*(row for name in names for row in here.requests(name, 5, day, m8=5, slowest=9)), *parts)
+        if day == 0:
+            assert here.closing.step() == 1
+    rows = list(report_rows(engine, here.report(0, 1, grouping="caller+resource")))
+    assert [(row.name, row.resource) for row in rows] == [
+        (name, resource) for name in names for resource in ("/a", "/b", "(not counted)")
+    ]
+    assert [row.amounts for row in rows[:3]] == [
+        {"requests": (value, 0), "m8": (value, 0)} for value in (4, 2, 4)
+    ]
+
+
 def test_a_report_by_what_was_not_frozen_is_refused(here: Installation) -> None:
     here.closing._billing = Billing(grace_s=0.0)
     here.count(*here.requests(ACME, 1))

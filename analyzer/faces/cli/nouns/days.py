@@ -180,7 +180,7 @@ def show(
             no_target = "no partition has a target yet" if status.deleted_ms is None else gone
             table(columns, rows, no_target)
             if deliveries:
-                cells = [[delivery[name] for name in DELIVERY_COLUMNS] for delivery in deliveries]
+                cells = [[_cell(delivery[name]) for name in DELIVERY_COLUMNS] for delivery in deliveries]
                 table([name.replace("_", " ") for name in DELIVERY_COLUMNS], cells, "")
             _say_awaited(engine, settings, status.day, waits)
             _say_sent(status.day, sent)
@@ -362,8 +362,15 @@ def _excused(closing: DayClosing, day: Day, without: Sequence[str]) -> list[Part
 
 
 def _is_sent(deliveries: Sequence[DeliveredSums]) -> bool:
-    """Whether all deliveries that were begun are complete, and add up."""
-    return all(sums.stored.delivery.finished_ms is not None and not sums.difference for sums in deliveries)
+    """Whether all deliveries that were begun are complete, and add up; live usage of an open day adds up."""
+    return all(
+        not sums.difference
+        and (
+            sums.stored.delivery.finished_ms is not None
+            or (sums.stored.kind == "live" and sums.of_day is None)
+        )
+        for sums in deliveries
+    )
 
 
 def _sent_in_words(deliveries: Sequence[DeliveredSums]) -> str:
@@ -371,6 +378,8 @@ def _sent_in_words(deliveries: Sequence[DeliveredSums]) -> str:
         return "differs"
     if not deliveries:
         return ""
+    if all(sums.stored.kind == "live" and sums.of_day is None for sums in deliveries):
+        return "live"
     return "complete" if _is_sent(deliveries) else "not complete"
 
 
@@ -386,5 +395,5 @@ def _remark(position: DayPosition) -> str:
     return "the log did not exist any more" if position.is_gone else ""
 
 
-def _cell(value: int | None) -> object:
+def _cell(value: object) -> object:
     return "" if value is None else value

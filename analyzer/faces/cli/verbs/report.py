@@ -13,6 +13,7 @@ from click.exceptions import Exit
 from analyzer.billing.hand_over.billing_services import SERVICES
 from analyzer.billing.reports.booked_corrections import BookedAmount, booked_amounts
 from analyzer.billing.reports.day_report import days_between, read_report, report_rows
+from analyzer.billing.reports.incomplete_days import incomplete_days
 from analyzer.billing.reports.manifest import Contents, report_contents
 from analyzer.billing.reports.own_periods import period_contents, read_period_reports
 from analyzer.billing.reports.report_lines import (
@@ -118,7 +119,7 @@ def write(
             _write_corrections(engine, settings, named, dates, by, meter, format_, out, units)
         else:
             report = _report(engine, named, dates, by, meter)._replace(human_units=units)
-            _say_provisional(report_contents(report), final=final)
+            _say_state(engine, [report], report_contents(report), final=final)
             parts = [(report, report_rows(engine, report))]
             _write_usage(settings, parts, report_contents(report), format_, out)
 
@@ -164,8 +165,17 @@ def _write_periods(
 
     parts = [part._replace(report=part.report._replace(human_units=units)) for part in periods]
     contents = period_contents(parts)
-    _say_provisional(contents, final=final)
+    _say_state(engine, [part.report for part in parts], contents, final=final)
     _write_usage(settings, [(part.report, part.rows(engine)) for part in parts], contents, format_, out)
+
+
+def _say_state(engine: sa.Engine, reports: Sequence[Report], contents: Contents, *, final: bool) -> None:
+    """Says which days are not closed, or lack requests. Exits with 1 as `_say_provisional` does."""
+    _say_provisional(contents, final=final)
+    days = {day.closed for report in reports for day in report.days if day.closed}
+    for grouping in sorted({report.whole or report.grouping for report in reports}):
+        for incomplete in incomplete_days(engine, sorted(days), grouping):
+            say(f"incomplete: {incomplete}", err=True)
 
 
 def _say_provisional(contents: Contents, *, final: bool) -> None:

@@ -17,6 +17,7 @@ from click.exceptions import Exit
 
 from analyzer.billing.days.day_rows import day_window
 from analyzer.billing.hand_over.billing_services import SERVICES
+from analyzer.billing.hand_over.deliveries import destination_name
 from analyzer.billing.hand_over.delivery import SENDERS
 from analyzer.billing.hand_over.event_requests import ServiceReader, Waits
 from analyzer.billing.hand_over.reconciliation import CustomerSums, acknowledged_usage, customer_sums
@@ -29,7 +30,6 @@ from analyzer.faces.cli.output import json_lines, say, table
 from analyzer.faces.cli.verbs.report_sending import (
     TOKEN_NAME,
     delivery_failures,
-    destination_name,
     event_names,
     read_token,
     server_at,
@@ -79,7 +79,7 @@ def reconcile(
         token, named = read_token(token_file), zone_of(settings, zone)
         first, last = dates_of(engine, what, when, named)
         period = Window(day_window(named, first).start_s, day_window(named, last).until_s)
-        destination = destination_name(server, service, account, token)
+        destination = destination_name(server, service.path, account, token)
         secret = ensure_secret(engine, REFERENCES)
         usage = acknowledged_usage(engine, destination, period, event_names(settings), secret)
         if not usage.events and not usage.remarks:

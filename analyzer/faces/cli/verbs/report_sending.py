@@ -6,7 +6,6 @@ import os
 import random
 import re
 import ssl
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,12 +17,15 @@ from click import Context
 from click.exceptions import Exit
 
 from analyzer.billing.hand_over.billing_services import SERVICES
-from analyzer.billing.hand_over.deliveries import delivering
+from analyzer.billing.hand_over.deliveries import delivering, destination_name, stored_deliveries
 from analyzer.billing.hand_over.delivery import SENDERS, Courier
-from analyzer.billing.hand_over.event_requests import EventSender, Waits
+from analyzer.billing.hand_over.event_requests import EventSender, Waits, keeping_sleep
+from analyzer.billing.hand_over.live_push import LIVE, LiveDays
+from analyzer.billing.hand_over.live_usage import LiveUsage
 from analyzer.billing.hand_over.prepared_events import EventNames, Examined, examine, why_not, why_unsure
 from analyzer.billing.hand_over.usage_events import Customers, InvalidCustomers
 from analyzer.billing.reports.day_report import days_between
+from analyzer.billing.reports.incomplete_days import incomplete_days
 from analyzer.billing.reports.usage_amounts import BOOKED, COUNTED, usage_amounts, usage_parts
 from analyzer.faces.cli.billing_options import (
     CORRECTIONS,
@@ -42,9 +44,11 @@ from analyzer.faces.cli.options import ConfigOption, DryRunOption, JsonOption, l
 from analyzer.faces.cli.output import outcome, say
 from analyzer.faces.cli.report_output import progress_bar
 from analyzer.judging.locks.lock_feed import new_mark
+from analyzer.kernel.database.engine import reading
 from analyzer.kernel.database.installation_secrets import REFERENCES, ensure_secret
 from analyzer.kernel.errors import DeliveryFailed, DeliveryLost
 from analyzer.kernel.sentences import plural
+from analyzer.kernel.tables.billing_tables import deliveries
 from analyzer.plan.meters import JOINS
 from gatekeeper.sources.timed_connection import parse_server_url
 
@@ -60,8 +64,6 @@ if TYPE_CHECKING:
     from gatekeeper.sources.timed_connection import ServerAddress
 
 TOKEN_NAME = "GATELOCK_SEND_TOKEN"  # noqa: S105 - the name of a variable
-TEST_KEY = re.compile(r"[sr]k_test_")  # keys of Stripe's test mode, which has the URL of the live one
-KEEP_EVERY_S = 5.0  # the lease, while a request is repeated
 
 
 class Prepared(NamedTuple):
@@ -129,17 +131,15 @@ def send(
         token = read_token(token_file)
         named = zone_of(settings, zone)
         prepared = prepare(engine, settings, what, dates_of(engine, what, when, named), named, by, meter)
-        destination = destination_name(server, service, account, token)
+        destination = destination_name(server, service.path, account, token)
         hand_over = HandOver(engine, service, server, token, skip_unknown, repeat, json)
         with delivery_failures(), _record(engine, destination, format_) as record:
+            _require_one_grouping(engine, destination, format_, prepared)
+            if not dry_run:
+                _settle(hand_over, prepared, record, event_names(settings), named)
             examined = _examined(hand_over, prepared, record)
             if not dry_run:
-                _deliver(
-                    hand_over,
-                    prepared,
-                    record,
-                    sum(part_events.events + part_events.left_out for part_events in examined),
-                )
+                _deliver(hand_over, prepared, record, sum(part.events + part.left_out for part in examined))
             for (part, _), part_events in zip(prepared.parts, examined, strict=True):
                 _say(part, record.of(part), part_events, destination, is_dry=dry_run, as_json=json)
 
@@ -153,12 +153,6 @@ def server_at(option: str, url: str, *, allow_http: bool) -> ServerAddress:
     if server.scheme == "http" and not server.is_local and not allow_http:
         raise usage_error(f"{option} {url}: use https, so that the key and the usage are encrypted")
     return server
-
-
-def destination_name(server: ServerAddress, service: BillingService, account: str, token: str) -> str:
-    """The name of a destination in the record of deliveries."""
-    mode = account or ("test" if TEST_KEY.match(token) else "")
-    return f"{server.display_name}{'' if server.prefix else service.path} {mode}".strip()
 
 
 def read_token(file: Path | None) -> str:
@@ -191,6 +185,9 @@ def prepare(
     kinds = BOOKED if what == CORRECTIONS else COUNTED
     with of_known_names(engine, by):
         parts = usage_parts(engine, zone, [date for date, _ in days], by, meter, kinds)
+    if what != CORRECTIONS:
+        for incomplete in incomplete_days(engine, [day for _, day in days if day is not None], by):
+            say(f"incomplete: {incomplete}", err=True)
     names = event_names(settings)
     secret = ensure_secret(engine, REFERENCES)
     made = []
@@ -242,13 +239,14 @@ def _record(engine: sa.Engine, destination: str, format_: str) -> Iterator[Deliv
 def _examined(hand_over: HandOver, prepared: Prepared, record: Deliveries) -> list[Examined]:
     """The amounts of each part that are to be sent. Raises DeliveryFailed if not all can be."""
     now_s, restored_ms, examined = record.now_ms() / 1000, record.restored_ms(), []
+    live = LiveUsage(hand_over.engine, record)
     for part, maker in prepared.parts:
         delivery = record.of(part)
         if not (hand_over.repeat or record.has(part)) and (
             problem := why_unsure(part, hand_over.service, restored_ms)
         ):
             raise DeliveryFailed(problem)
-        amounts = usage_amounts(hand_over.engine, part, delivery.place)
+        amounts = live.without_pushed(part, usage_amounts(hand_over.engine, part, delivery.place))
         events = (
             Examined() if delivery.finished_ms is not None else examine(amounts, maker, hand_over.service)
         )
@@ -259,10 +257,44 @@ def _examined(hand_over: HandOver, prepared: Prepared, record: Deliveries) -> li
     return examined
 
 
+def _require_one_grouping(engine: sa.Engine, destination: str, format_: str, prepared: Prepared) -> None:
+    """Raises DeliveryFailed for days that were pushed by another grouping; names other places of a push."""
+    with reading(engine) as db:
+        pushed = stored_deliveries(db, deliveries.c.format == format_, deliveries.c.kind == LIVE)
+    parts = {(part.day.zone, part.day.date, part.meter): part for part, _ in prepared.parts}
+    for one in pushed:
+        part = parts.get((one.zone, one.date, one.meter))
+        if part is None or part.kind != "frozen":
+            continue
+        if one.destination != destination:
+            say(f"{part}: was pushed to {one.destination}, too: is it another account?", err=True)
+        elif one.grouping != part.grouping:
+            raise DeliveryFailed(f"{part}: was pushed by {one.grouping}: write --by {one.grouping}")
+
+
+def _settle(
+    hand_over: HandOver, prepared: Prepared, record: Deliveries, names: EventNames, zone: str
+) -> None:
+    """Makes exact what was pushed of the days before they were closed."""
+    dates = sorted({part.day.date for part, _ in prepared.parts if part.kind == "frozen"})
+    with _senders(hand_over, record) as senders:
+        courier = _courier(hand_over, senders, record, lambda _: None)
+        live = LiveUsage(hand_over.engine, record)
+        LiveDays(hand_over.engine, record, live, courier, names, repeats=hand_over.repeat).settle(zone, dates)
+
+
+def _courier(
+    hand_over: HandOver, senders: Sequence[EventSender], record: Deliveries, progress: Callable[[int], None]
+) -> Courier:
+
+    live = LiveUsage(hand_over.engine, record)
+    return Courier(hand_over.service, senders, record, progress, repeats=hand_over.repeat, live=live)
+
+
 def _deliver(hand_over: HandOver, prepared: Prepared, record: Deliveries, total: int) -> None:
 
     with _senders(hand_over, record) as senders, progress_bar("events", total) as advance:
-        courier = Courier(hand_over.service, senders, record, advance, repeats=hand_over.repeat)
+        courier = _courier(hand_over, senders, record, advance)
         for part, maker in prepared.parts:
             courier.deliver(part, maker, partial(usage_amounts, hand_over.engine, part))
 
@@ -271,7 +303,9 @@ def _deliver(hand_over: HandOver, prepared: Prepared, record: Deliveries, total:
 def _senders(hand_over: HandOver, record: Deliveries) -> Iterator[list[EventSender]]:
 
     tls = ssl.create_default_context() if hand_over.server.scheme == "https" else None
-    waits = Waits(_keeping(record.keep), random.random, lambda sentence: say(sentence, err=True))
+    waits = Waits(
+        keeping_sleep(record.keep, time.sleep), random.random, lambda sentence: say(sentence, err=True)
+    )
     count = SENDERS if hand_over.service.events_max == 1 else 1
     senders = [
         EventSender(hand_over.server, hand_over.service, hand_over.token, waits, tls) for _ in range(count)
@@ -281,20 +315,6 @@ def _senders(hand_over: HandOver, record: Deliveries) -> Iterator[list[EventSend
     finally:
         for sender in senders:
             sender.close()
-
-
-def _keeping(keep: Callable[[], None]) -> Callable[[float], None]:
-    """A sleep for any thread, which keeps the lease."""
-    mutex, kept_s = threading.Lock(), [time.monotonic()]
-
-    def sleep(seconds: float) -> None:
-        time.sleep(seconds)
-        with mutex:
-            if time.monotonic() - kept_s[0] > KEEP_EVERY_S:
-                keep()
-                kept_s[0] = time.monotonic()
-
-    return sleep
 
 
 def _say(

@@ -161,8 +161,7 @@ def _parse_grouping(
 ) -> Grouping:
     """The grouping of `--by`; one by a named value that is not configured any more was counted once."""
     try:
-        value = parse_grouping(name).named_value
-        if value and value not in named_values:
+        if not set(parse_grouping(name).named_values) <= set(named_values):
             with open_database(context, config) as engine:
                 return known_grouping(name, {*named_values, *counted_values(engine)})
         return parse_grouping(name)
