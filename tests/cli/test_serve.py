@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,6 +20,7 @@ from gatekeeper import Gate
 from gatekeeper.model import Lock, Set
 from gatekeeper.sources.http import HttpSource
 from tests.support import plain_http
+from tests.support.gatelock_processes import GatelockProcess
 from tests.support.serving import certificate
 from tests.support.waiting import wait_for, wait_until
 
@@ -37,11 +36,7 @@ class Serving:
     def __init__(self, folder: Path, command: str, **variables: str) -> None:
         self.log = folder / "serve.log"
         with self.log.open("wb") as stream:
-            self.child = subprocess.Popen(
-                [sys.executable, "-m", "analyzer.faces.cli", command],
-                stderr=stream,
-                env={**os.environ, **variables},
-            )
+            self.child = GatelockProcess([command], stderr=stream, env={**os.environ, **variables})
 
     def logged(self) -> list[dict[str, Any]]:
         lines = self.log.read_text().splitlines(keepends=True)
