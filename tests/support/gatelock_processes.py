@@ -43,7 +43,7 @@ def used_s() -> float:
 def _control() -> socket.socket:
     """Returns the socket of this process's server, which ends when this process does."""
     if not _server:
-        ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         server = subprocess.Popen(
             [sys.executable, "-m", PROGRAM, str(its.fileno())],
             cwd=ROOT,
@@ -52,7 +52,7 @@ def _control() -> socket.socket:
             start_new_session=True,
         )
         its.close()
-        _server.append((ours, server))
+        _server.append((mine, server))
         atexit.register(_end_server)
     return _server[0][0]
 
