@@ -131,9 +131,8 @@ class GatelockProcess:
 
     def _look(self, within_s: float) -> None:
         """Notes the end, if it comes within this time."""
-        if not self._look_mutex.acquire(blocking=False):
-            time.sleep(within_s / 10)  # another thread looks
-            return
+        if not self._look_mutex.acquire(timeout=within_s):
+            return  # another thread looks
         try:
             if self.returncode is None and select.select([self._report], [], [], within_s)[0]:
                 end = self._next_report()
