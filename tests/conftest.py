@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -13,6 +15,11 @@ from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
+
+# Rewriting the assertions of all tests takes 6 CPU-seconds in each worker, and compiling our modules a second
+# in each process that a test starts. Both are kept, also where the shell says otherwise.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 pytest_plugins = ["pytester"]
 pytest.register_assert_rewrite("tests.support")  # before it is imported: helpers assert too

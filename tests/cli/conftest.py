@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from textwrap import dedent
@@ -15,6 +13,7 @@ import sqlalchemy as sa
 
 from analyzer.kernel.database.engine import open_engine
 from tests.support.command_line import run_command
+from tests.support.gatelock_processes import run_gatelock
 
 Gatelock = Callable[..., Any]
 
@@ -43,14 +42,10 @@ def gatelock() -> Gatelock:
 
 
 @pytest.fixture
-def process(tmp_path: Path) -> Gatelock:
+def process() -> Gatelock:
     """Runs a command in a process and waits for its end."""
 
-    def process(*arguments: str, **popen: Any) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "analyzer.faces.cli", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=60, **popen)
-
-    return process
+    return run_gatelock
 
 
 @pytest.fixture

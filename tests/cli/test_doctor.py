@@ -50,6 +50,7 @@ from analyzer.plan.windows import Calendar
 from gatekeeper.model import SUSPENSION, Cursor, Lock, Set
 from gatekeeper.sources.sql import SqlSource
 from tests.support.gate_reports import ANN, BOB, SOURCE, gate_status, log_callers, report
+from tests.support.gatelock_processes import GatelockProcess
 from tests.support.stored_counts import put_counts
 from tests.support.upkeep import Upkeep
 from tests.support.waiting import wait_for
@@ -513,11 +514,14 @@ while True:
 
 
 @pytest.fixture
-def children() -> Iterator[list[subprocess.Popen[bytes]]]:
+def children() -> Iterator[list[GatelockProcess | subprocess.Popen[bytes]]]:
     started: list[subprocess.Popen[bytes]] = []
     yield started
     for child in started:
-        os.killpg(child.pid, signal.SIGKILL)
+        if isinstance(child, GatelockProcess):
+            child.kill()
+        else:
+            os.killpg(child.pid, signal.SIGKILL)  # of several processes
         child.wait()
 
 
@@ -526,7 +530,7 @@ def test_gates_in_processes_report_and_a_wrong_kind_of_name_is_found(
     configure: Configure,
     tmp_path: Path,
     gatelock: Gatelock,
-    children: list[subprocess.Popen[bytes]],
+    children: list[GatelockProcess | subprocess.Popen[bytes]],
 ) -> None:
     policy = '[[policies]]\nname = "ever"\nlimit = 3\nwindow = { per = "month" }\n'
     configure(f'[database]\nurl = "{migrated_url}"\n[analyzer]\nhttp = "127.0.0.1:0"\n{SOURCE}{policy}')
@@ -536,8 +540,7 @@ def test_gates_in_processes_report_and_a_wrong_kind_of_name_is_found(
     (tmp_path / "access.jsonl").write_text("".join(lines))
     log = tmp_path / "run.log"
     with log.open("wb") as stream:
-        command = [sys.executable, "-m", "analyzer.faces.cli", "run"]
-        children.append(subprocess.Popen(command, stderr=stream, start_new_session=True))
+        children.append(GatelockProcess(["run"], stderr=stream))
     url = wait_for(lambda: served_url(log))
     for source, name, kind in (
         (url, "shop", "user"),

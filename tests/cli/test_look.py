@@ -21,6 +21,7 @@ import pytest
 import zstandard
 
 from tests.house.reading import ROOT
+from tests.support.gatelock_processes import GatelockProcess
 from tests.support.waiting import wait_until
 
 LOG = ROOT / "tests" / "data" / "apache_combined_10k.log.gz"
@@ -310,16 +311,12 @@ def test_the_configuration_that_it_writes_is_valid_and_runs(
     checked = gatelock("check")
     assert checked.exit_code == 0, checked.output
     assert "in shadow: 429 for 10m, if it were enforced" in checked.stdout
-    running = subprocess.Popen(
-        [sys.executable, "-m", "analyzer.faces.cli", "run"],
-        env={**os.environ, "GATELOCK_ANALYZER__HTTP": "off"},
-        stderr=subprocess.PIPE,
-    )
+    running = GatelockProcess(["run"], env={**os.environ, "GATELOCK_ANALYZER__HTTP": "off"})
     try:
         wait_until(lambda: "203.0.113.9" in gatelock("usage", "--by", "caller").output, within_s=60)
     finally:
         running.terminate()
-        running.communicate(timeout=30)
+        running.wait(30)
     assert running.returncode == 0
 
 

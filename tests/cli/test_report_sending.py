@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -27,6 +25,7 @@ from analyzer.plan.meters import Meter
 from analyzer.plan.plan import make_plan
 from tests.store.flushing import flush, now_s
 from tests.support.billing_server import KEY, Fault, billing_server
+from tests.support.gatelock_processes import GatelockProcess
 
 Gatelock = Callable[..., Any]
 PLAN = make_plan(["tenant", "caller+resource"], [Meter("busy", "took"), Meter("peak", "took", "max")], [])
@@ -153,23 +152,12 @@ def test_a_delivery_that_was_written_by_hand_is_found(
     assert "the audit of " in gatelock("doctor").stdout, "the audit of the day has stored it"
 
 
-def run(url: str, kind: str, **options: Any) -> subprocess.Popen[str]:
-    command = [
-        sys.executable,
-        "-m",
-        "analyzer.faces.cli",
-        "billing",
-        "report",
-        "send",
-        "day",
-        "--to",
-        url,
-        "--format",
-        kind,
-    ]
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ), **options
-    )
+def run(url: str, kind: str) -> GatelockProcess:
+    """Begins to send; its output goes to the file `sending`."""
+    with Path("sending").open("wb") as output:
+        return GatelockProcess(
+            ["billing", "report", "send", "day", "--to", url, "--format", kind], stdout=output, stderr=output
+        )
 
 
 FAULTS: tuple[Fault, ...] = ("lose the request", "lose the answer", "refuse", "refuse after", "later")
@@ -211,13 +199,12 @@ def test_a_killed_process_leaves_no_gap_and_no_double(
     with billing_server(kind, fault) as server:
         for _ in range(8):
             running.append(run(server.url, kind))
-            out, err = running[-1].communicate(timeout=120)
-            if running[-1].returncode != -signal.SIGKILL:
+            if running[-1].wait(120) != -signal.SIGKILL:
                 break
             with writing(engine) as db:
                 # In place of waiting for the end of the lease that the killed process held.
                 db.execute(sa.update(leases).values(until_ms=0))
-        assert running[-1].returncode == 0, (out, err)
+        assert running[-1].returncode == 0, Path("sending").read_text()
         assert kills == KILLS, "the test kills the process"
         assert server.totals() == {"api_requests": sums["requests"], "busy": sums["busy"]}
         assert len(server.events) == 2 * callers
@@ -248,8 +235,7 @@ def test_two_processes_do_not_send_to_one_destination(
         assert arrived.wait(60)
         second = send(gatelock, server.url, "lago")
         may_answer.set()
-        assert first.communicate(timeout=60)
-        assert (first.returncode, second.exit_code) == (0, 1)
+        assert (first.wait(60), second.exit_code) == (0, 1)
         assert (
             f"another process hands over to {server.url}/api/v1/events/batch; if it was killed, try again in"
             in (second.stderr)

@@ -9,8 +9,6 @@ import os
 import re
 import signal
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -26,6 +24,7 @@ from analyzer.kernel.tables import schema
 from analyzer.maintenance import job_table
 from tests.support import plain_http, waiting
 from tests.support.command_line import run_command
+from tests.support.gatelock_processes import GatelockProcess
 from tests.support.servers.postgres import NativePostgres
 
 Gatelock = Callable[..., Any]
@@ -66,7 +65,7 @@ class Analyzer:
     def __init__(self, log: Path) -> None:
         self.log = log
         with log.open("wb") as stream:
-            self.child = subprocess.Popen([sys.executable, "-m", "analyzer.faces.cli", "run"], stderr=stream)
+            self.child = GatelockProcess(["run"], stderr=stream)
 
     def logged(self) -> list[dict[str, Any]]:
         complete = [text for text in self.log.read_text().splitlines(keepends=True) if text.endswith("\n")]
@@ -341,7 +340,7 @@ def test_an_import_says_when_all_of_its_records_have_one_caller(configured: Path
 
 @pytest.mark.parametrize("database", ["sqlite"])
 def test_standard_input_can_be_imported(configured: Path, process: Gatelock, gatelock: Gatelock) -> None:
-    result = process("upkeep", "import", "-", "--source", "web", input=line("192.0.2.1", 20) * 2)
+    result = process("upkeep", "import", "-", "--source", "web", text=line("192.0.2.1", 20) * 2)
     assert (result.returncode, result.stdout) == (0, "2 seen, 2 counted, 0 dead, 0 late\n")
     assert usage_by_day(gatelock) == {"address:192.0.2.1 2026-11-20": (2, 0)}
 

@@ -281,13 +281,12 @@ def test_a_missing_database_privilege_is_named_and_exits_with_3(
 @pytest.mark.parametrize("command", ["usage", "upkeep rejects list --json", "upkeep rejects list --raw"])
 @pytest.mark.parametrize("database", ["sqlite"])
 def test_an_output_that_cannot_be_written_exits_with_3_and_one_sentence(
-    engine: sa.Engine, command: str
+    engine: sa.Engine, process: Gatelock, command: str
 ) -> None:
     with engine.begin() as db:
         db.execute(sa.insert(rejects).values(A_REJECT))
     with Path("/dev/full").open("w") as full:
-        command_line = [sys.executable, "-m", "analyzer.faces.cli", *command.split()]
-        result = subprocess.run(command_line, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+        result = process(*command.split(), stdout=full)
     assert result.returncode == 3
     assert result.stderr == "the output cannot be written: No space left on device\n"
 

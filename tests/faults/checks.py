@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -33,6 +31,7 @@ from gatekeeper.view.lock_view import EMPTY, LockView, ViewOutOfStep, apply
 from tests.faults.fleet import Fleet
 from tests.faults.kinds_of_policies import bounds
 from tests.faults.traffic import CountKey, ExpectedCounts
+from tests.support.gatelock_processes import run_gatelock
 from tests.support.stored_counts import stored_totals
 from tests.support.waiting import wait_until
 
@@ -75,8 +74,7 @@ def by_day_when_old(counts: Counter[CountKey], now_s: int) -> Counter[CountKey]:
 
 def ledger_violations(fleet: Fleet, expected: ExpectedCounts) -> Iterator[str]:
     """Checks `gatelock billing audit`, and the ledger against the expected counts."""
-    command = [sys.executable, "-m", "analyzer.faces.cli", "--config", str(fleet.config), "billing", "audit"]
-    audited = subprocess.run(command, capture_output=True, text=True)
+    audited = run_gatelock("--config", str(fleet.config), "billing", "audit")
     if audited.returncode or ": equal" not in audited.stdout:
         yield f"gatelock billing audit: {audited.stdout[-300:]}{audited.stderr[-300:]}"
     counted = expected.counts.total()

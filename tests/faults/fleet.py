@@ -21,6 +21,7 @@ from analyzer.kernel.errors import StoreAway
 from analyzer.kernel.tables.schema import locks, offsets
 from analyzer.plan.plan import Plan
 from tests.faults.traffic import CountKey, Traffic
+from tests.support.gatelock_processes import GatelockProcess
 from tests.support.stored_counts import stored_counts
 from tests.support.waiting import wait_until
 
@@ -56,7 +57,7 @@ limit = {limit}
 window = {{ per = "{per}" }}
 """
 
-Member = subprocess.Popen[bytes]
+Member = GatelockProcess | subprocess.Popen[bytes]
 
 
 @dataclass(slots=True)
@@ -133,14 +134,21 @@ class Fleet:
     def join(self, variant: str = "", config: Path | None = None) -> Member:
         """Starts one more analyzer, as the `variant` of mutant_analyzer.py if one is named."""
         variant = variant or self.mutation
-        program = [str(MUTANT), variant] if variant else ["-m", "analyzer.faces.cli"]
-        member = self._start([sys.executable, *program, "--config", str(config or self.config), "run"])
+        member = self._start(variant, ["--config", str(config or self.config), "run"])
         self.members.append(member)
         return member
 
-    def _start(self, command: Sequence[str]) -> Member:
+    def _start(self, variant: str, arguments: Sequence[str]) -> Member:
         with (self.folder / "analyzers.log").open("ab") as log:
+            if not variant:
+                return GatelockProcess(arguments, stdout=log, stderr=log)
+            command = [sys.executable, str(MUTANT), variant, *arguments]
             return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    def _start_again(self, member: Member) -> Member:
+        if isinstance(member, GatelockProcess):
+            return self._start("", member.args)
+        return self._start(*member.args[2:3], member.args[3:])
 
     def restart_ended(self, without: Sequence[Member] = ()) -> int:
         """Starts analyzers again that found no database at their start, as systemd does; returns how many.
@@ -148,7 +156,7 @@ class Fleet:
         ended = [member for member in self.members if member not in without and member.poll() is not None]
         for member in ended:
             assert member.returncode == UNREACHABLE, f"ended with {member.returncode}\n{self.log()}"
-            self.members[self.members.index(member)] = self._start(member.args)
+            self.members[self.members.index(member)] = self._start_again(member)
         return len(ended)
 
     def kill(self, member: Member) -> None:

@@ -6,10 +6,11 @@ import gzip
 import json
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.support.gatelock_processes import run_gatelock
 
 LOG = Path(__file__).parents[1] / "data" / "apache_combined_10k.log.gz"
 CONFIGURATION = """
@@ -26,8 +27,7 @@ MONTHS = {"May": "05"}
 
 
 def gatelock(config: Path, *arguments: str) -> str:
-    command = [sys.executable, "-m", "analyzer.faces.cli", "--config", str(config), *arguments]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    ran = run_gatelock("--config", str(config), *arguments, timeout_s=120)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     return ran.stdout
 

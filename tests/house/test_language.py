@@ -10,6 +10,7 @@ import io
 import re
 import tokenize
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,12 @@ def words_of(path: Path) -> Iterator[tuple[int, str]]:
                 yield number, line.replace("_", " ")
 
 
+@cache  # most lines are a name, and names come often
+def banned_in(line: str) -> tuple[str, ...]:
+    """Returns the banned phrases of a line."""
+    return tuple(hit[0] for hit in PATTERN.finditer(line))
+
+
 def advice(phrase: str) -> str:
     """Returns what to write in place of a banned phrase."""
     return next(cure for pattern, cure in BANNED.items() if re.fullmatch(pattern, phrase, re.IGNORECASE))
@@ -129,8 +136,8 @@ def stored_names(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
 def findings_in(path: Path) -> Iterator[str]:
     """Yields everything that is wrong with the language of a file."""
     for number, line in words_of(path):
-        for hit in PATTERN.finditer(line):
-            yield f"{path}:{number}: {hit[0]!r}: {advice(' '.join(hit[0].split()))}"
+        for phrase in banned_in(line):
+            yield f"{path}:{number}: {phrase!r}: {advice(' '.join(phrase.split()))}"
     if path.suffix != ".py":
         return
     nodes = [*ast.walk(ast.parse((ROOT / path).read_text()))]

@@ -21,10 +21,10 @@ import sqlalchemy as sa
 
 from analyzer.config.settings import load
 from analyzer.flush.flush_executors import InlineFlushes
-from analyzer.kernel.database.migrate import upgrade
 from analyzer.kernel.model import Record
 from analyzer.kernel.tables.schema import lock_history, offsets
 from tests.support.depth import IS_DEEP
+from tests.support.fresh_databases import migrated_sqlite
 from tests.support.whole_loop import START, World
 
 CALLERS = int(os.environ.get("BACKLOG_CALLERS", "2000"))
@@ -128,8 +128,7 @@ def requests() -> list[Request]:
 
 
 def new_world(folder: Path, starts_after_s: int) -> World:
-    url = f"sqlite:///{folder}/gatelock.db"
-    upgrade(url)
+    url = migrated_sqlite(folder)
     (folder / "gatelock.toml").write_text(CONFIGURATION)
     plan = load(folder / "gatelock.toml").plan()
     return World(url, InlineFlushes(), plan, START + timedelta(seconds=starts_after_s))

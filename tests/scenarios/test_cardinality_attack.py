@@ -15,8 +15,8 @@ import sqlalchemy as sa
 
 from analyzer.config.settings import load
 from analyzer.flush.flush_executors import InlineFlushes
-from analyzer.kernel.database.migrate import upgrade
 from analyzer.kernel.tables.schema import buckets, locks
+from tests.support.fresh_databases import migrated_sqlite
 from tests.support.whole_loop import World
 
 LIMIT = 50
@@ -40,8 +40,7 @@ NEWCOMER = {"address": "192.0.2.77"}
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    url = f"sqlite:///{tmp_path}/gatelock.db"
-    upgrade(url)
+    url = migrated_sqlite(tmp_path)
     (tmp_path / "gatelock.toml").write_text(CONFIGURATION)
     world = World(url, InlineFlushes(), load(tmp_path / "gatelock.toml").plan())
     world.log.taken_max = 1_000  # a flood must not become a backlog

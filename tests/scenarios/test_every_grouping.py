@@ -9,7 +9,7 @@ import pytest
 
 from analyzer.config.settings import load
 from analyzer.flush.flush_executors import InlineFlushes
-from analyzer.kernel.database.migrate import upgrade
+from tests.support.fresh_databases import migrated_sqlite
 from tests.support.whole_loop import World
 
 LIMIT = 6
@@ -68,8 +68,7 @@ CASES = {
 @pytest.mark.parametrize("per", CASES)
 def test_a_series_at_its_limit_is_refused_and_others_are_not(tmp_path: Path, per: str) -> None:
     counted, refused, admitted = CASES[per]
-    url = f"sqlite:///{tmp_path}/gatelock.db"
-    upgrade(url)
+    url = migrated_sqlite(tmp_path)
     (tmp_path / "gatelock.toml").write_text(CONFIGURATION.replace("PER", per))
     world = World(url, InlineFlushes(), load(tmp_path / "gatelock.toml").plan())
     try:
@@ -86,8 +85,7 @@ def test_a_series_at_its_limit_is_refused_and_others_are_not(tmp_path: Path, per
 
 @pytest.mark.parametrize("per", ["tenant", "address/24", "caller+resource", "address"])
 def test_requests_without_the_field_reach_no_limit(tmp_path: Path, per: str) -> None:
-    url = f"sqlite:///{tmp_path}/gatelock.db"
-    upgrade(url)
+    url = migrated_sqlite(tmp_path)
     (tmp_path / "gatelock.toml").write_text(CONFIGURATION.replace("PER", per))
     world = World(url, InlineFlushes(), load(tmp_path / "gatelock.toml").plan())
     try:

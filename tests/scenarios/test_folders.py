@@ -30,7 +30,12 @@ WEEKS = "several-times-the-usual"  # in `make deep` alone
 # Played to their ends in `make deep` alone. Their contrasts, which end soon, run in `make test`, as do other
 # tests of an overload, of a backlog and of failed logins.
 LONG = (WEEKS, "credential-stuffing", "overload-of-a-route", "surge-behind-a-backlog")
-CONTRASTS = 1  # of each folder in `make test`
+# Their stories are played in `make test`; their contrasts take long to differ, and run in `make deep` alone.
+SLOW_TO_DIFFER = (
+    *("loud-address-of-a-network", "share-released", "surge-in-any-minute", "surge-that-continues"),
+    *("tenant-of-many-callers", "thresholds-of-a-rolling-quota"),
+)
+CONTRASTS = 1  # of each other folder in `make test`
 
 
 @pytest.mark.parametrize(
@@ -45,7 +50,10 @@ def test_the_locks_and_answers_are_those_that_the_folder_expects(
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[pytest.mark.deep("weeks")] if name == WEEKS else []) for name in NAMES],
+    [
+        pytest.param(name, marks=[pytest.mark.deep("long")] if name in (WEEKS, *SLOW_TO_DIFFER) else [])
+        for name in NAMES
+    ],
 )
 def test_without_its_rule_the_folder_fails(name: str, new_sqlite_url: Callable[[], str]) -> None:
     folder = Folder.read(FOLDERS / name)

@@ -12,11 +12,11 @@ from analyzer.config.settings import load
 from analyzer.counting.counter.counter import PythonCounter
 from analyzer.flush.sql_store import SqlStore
 from analyzer.kernel.database.engine import open_engine, writing
-from analyzer.kernel.database.migrate import upgrade
 from analyzer.kernel.model import Partition, Record, Records
 from analyzer.kernel.tables.schema import disbelieved, lock_history
 from gatekeeper import Gate
 from gatekeeper.requestlog.asgi import RequestLog
+from tests.support.fresh_databases import migrated_sqlite
 from tests.support.requestlog import MemorySink
 from tests.support.stored_counts import stored_counts
 
@@ -62,8 +62,7 @@ def forged_lines(count: int) -> list[bytes]:
 
 
 def test_a_client_that_forges_denials_is_counted_and_locked(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/gatelock.db"
-    upgrade(url)
+    url = migrated_sqlite(tmp_path)
     file = tmp_path / "gatelock.toml"
     source = (ROOT / "deploy/requestlog.toml").read_text()
     file.write_text(f'[database]\nurl = "{url}"\n{source}{POLICY}')

@@ -13,13 +13,13 @@ from analyzer.config.settings import load
 from analyzer.faces.signals.status import installation_status
 from analyzer.flush.flush_executors import InlineFlushes
 from analyzer.judging.sql.raised_notices import raised_notices
-from analyzer.kernel.database.migrate import upgrade
 from analyzer.kernel.database.revisions import head
 from analyzer.kernel.model import CountRow, Lag
 from analyzer.kernel.tables.schema import holds, locks, postponed
 from analyzer.plan.plan import Plan
 from analyzer.plan.windows import DAY_S
 from gatekeeper.adapters.route_patterns import RoutePatterns
+from tests.support.fresh_databases import migrated_sqlite
 from tests.support.stored_counts import put_counts
 from tests.support.whole_loop import PART, World
 
@@ -60,8 +60,7 @@ def plan_with(folder: Path, without: str = "", **changed: str) -> Plan:
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    url = f"sqlite:///{tmp_path}/gatelock.db"
-    upgrade(url)
+    url = migrated_sqlite(tmp_path)
     world = World(url, InlineFlushes(), plan_with(tmp_path), step_s=0.5)
     world.gate.ready(1)
     world.pass_s(2)

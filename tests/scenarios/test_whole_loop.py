@@ -13,13 +13,13 @@ import pytest
 import sqlalchemy as sa
 
 from analyzer.flush.flush_executors import InlineFlushes
-from analyzer.kernel.database.migrate import upgrade
 from analyzer.kernel.model import Record
 from analyzer.plan.mapping import Condition, SourceMapping, TextField, TimeField
 from analyzer.plan.plan import make_plan
 from analyzer.plan.policies import Quota
 from analyzer.plan.windows import Calendar
 from tests.support.flush_orders import LateFlushes
+from tests.support.fresh_databases import migrated_sqlite
 from tests.support.whole_loop import World
 
 LIMIT = 5
@@ -36,8 +36,7 @@ PLAN = make_plan([], [], [Quota("hourly", LIMIT, Calendar("hour", "Asia/Kolkata"
 
 @pytest.fixture(params=[InlineFlushes, LateFlushes])
 def world(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[World]:
-    url = f"sqlite:///{tmp_path}/gatelock.db"
-    upgrade(url)
+    url = migrated_sqlite(tmp_path)
     world = World(url, request.param(), PLAN)
     yield world
     world.close()

@@ -195,16 +195,21 @@ def killed(_dialect: sa.Dialect) -> BaseException:
     return Killed()
 
 
+# As texts: to make sixty statements takes longer than to execute them.
+DELETIONS = [str(sa.delete(table)) for table in metadata.sorted_tables if table not in (feed, lock_history)]
+
+
 def empty_tables(engine: sa.Engine) -> None:
     """Empties every table, so that the log can be counted again."""
     with without_triggers(engine) as db:
-        for table in metadata.sorted_tables:
-            if table is lock_history:
-                # The first row says since when it is complete.
-                db.execute(sa.delete(table).where(table.c.scope != ""))
-                db.execute(sa.update(table).values(began_ms=NowMs()))
-            elif table is not feed:
-                db.execute(sa.delete(table))
+        if db.dialect.name == "postgresql":
+            db.connection.driver_connection.execute("; ".join(DELETIONS))  # in one round trip
+        else:
+            for deletion in DELETIONS:
+                db.exec_driver_sql(deletion)
+        # The first row says since when it is complete.
+        db.execute(sa.delete(lock_history).where(lock_history.c.scope != ""))
+        db.execute(sa.update(lock_history).values(began_ms=NowMs()))
         db.execute(sa.update(feed).values(version=0, mark="mark", pruned_to=0))
 
 

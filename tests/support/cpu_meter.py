@@ -1,6 +1,6 @@
 """CPU seconds by folder of tests, compared with their budget, at the end of a run.
 
-Those of a test are of its process and of the children that have ended meanwhile: a server that outlives the
+Those of a test are of its process and of what it started that has ended meanwhile: a server that outlives the
 test is not among them; those that end with a worker's last test have a separate line. `tests/budget.toml` has
 the seconds of each folder in `make test`. A folder whose part of the whole run has grown by a fifth is named,
 in red; its part, because machines differ in speed.
@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from tests.support import gatelock_processes
+
 ROOT = Path(__file__).parents[2]
 BUDGET = ROOT / "tests" / "budget.toml"
 ALL = ROOT / ".cache" / "cpu_seconds.txt"
@@ -28,9 +30,9 @@ WHOLE_RUN = 3  # items; of fewer the sum says nothing
 
 
 def used_s() -> float:
-    """Returns the CPU seconds of this process and of its children that have ended."""
+    """Returns the CPU seconds of this process and of what it started that has ended."""
     usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages) + gatelock_processes.used_s()
 
 
 def folder(nodeid: str) -> str:

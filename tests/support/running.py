@@ -15,6 +15,7 @@ from typing import Any
 import httpx2
 
 from tests.support import plain_http
+from tests.support.gatelock_processes import GatelockProcess
 from tests.support.servers.child import free_port
 from tests.support.waiting import wait_until
 
@@ -39,10 +40,12 @@ class Analyzer:
             {configuration}
         """)
         self._log = folder / f"{name}-{time.monotonic_ns()}.log"
-        command = ["-c", code] if code else ["-m", "analyzer.faces.cli", "run"]
+        environment = {"GATELOCK_CONFIG": str(self.config), "PATH": ""}
         with self._log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, *command], stderr=log, env={"GATELOCK_CONFIG": str(self.config), "PATH": ""}
+            self.process = (
+                subprocess.Popen([sys.executable, "-c", code], stderr=log, env=environment)
+                if code
+                else GatelockProcess(["run"], stderr=log, env=environment)
             )
 
     @property

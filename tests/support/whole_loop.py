@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Collection, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -21,6 +24,7 @@ from analyzer.maintenance.job_table import LOCKS, JobContext, new_jobs
 from analyzer.plan.plan import Plan
 from analyzer.plan.proposals import Agreement
 from gatekeeper import Gate
+from gatekeeper.sources.sql import SqlSource
 from gatekeeper.testing import ManualClock
 from tests.support.counters import reference_counter
 from tests.support.job_runners import JobLoop, new_runner
@@ -95,6 +99,19 @@ class FailOnOutage(SilentObserver):
         raise AssertionError(error)
 
 
+class OpenSource(SqlSource):
+    """A gate's source on SQLite whose connection stays open between its fetches.
+
+    To open one and read the schema takes a hundred times as long as the query. Gates do so, because their
+    file may be replaced, and their process may fork.
+    """
+
+    def _open(self) -> sa.Engine:
+        file = Path(str(sa.make_url(str(self._url)).database)).absolute()
+        connect = partial(sqlite3.connect, f"{file.as_uri()}?mode=ro", uri=True, isolation_level=None)
+        return sa.create_engine("sqlite://", creator=connect, poolclass=sa.StaticPool)
+
+
 class DatabaseClock:
     """Has all databases of this process read a manual clock: SQLite by a function, PostgreSQL by the text."""
 
@@ -156,7 +173,8 @@ class World:
         self.random = Random(7)
         [source] = plan.sources
         self.log = Log(self.store, self.clock, source)
-        self.gate = Gate(url, values=tuple(plan.named_values), clock=self.clock)
+        self._source = OpenSource(url) if url.startswith("sqlite") else SqlSource(url)
+        self.gate = Gate(self._source, values=tuple(plan.named_values), clock=self.clock)
         self.daemon = self._daemon()
 
     def _daemon(self) -> Daemon:
@@ -212,5 +230,6 @@ class World:
 
     def close(self) -> None:
         self.gate.close()
+        self._source.close()
         self.engine.dispose()
         self._database_clock.remove()

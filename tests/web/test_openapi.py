@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 import schemathesis
 import sqlalchemy as sa
-from hypothesis import HealthCheck, given
+from hypothesis import HealthCheck, assume, given
 from hypothesis import settings as bounds
 from schemathesis import Case, GenerationMode
 from schemathesis.schemas import BaseSchema
@@ -27,6 +27,8 @@ from tests.support.depth import deeper
 from tests.support.plain_http import get
 
 PAGE = ROOT / "docs" / "openapi.json"
+# Where these are wrong a request is not HTTP, and is refused below the API, in plain text.
+FRAMING = frozenset({"connection", "content-length", "expect", "host", "te", "transfer-encoding", "upgrade"})
 
 
 def test_the_published_document_is_the_one_that_is_served() -> None:
@@ -57,6 +59,7 @@ def test_schemathesis_finds_nothing(url: str, engine: sa.Engine, mode: Generatio
         @bounds(max_examples=deeper(4), deadline=None, database=None, suppress_health_check=list(HealthCheck))
         @given(case=operation.as_strategy(generation_mode=mode))
         def ask(case: Case) -> None:
+            assume(FRAMING.isdisjoint(map(str.lower, case.headers or ())))
             case.call_and_validate(base_url=url, headers=headers, excluded_checks=[ignored_auth])
 
         ask()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +18,7 @@ from gatekeeper.adapters.asgi import Guard, routes
 from gatekeeper.requestlog.asgi import RequestLog
 from gatekeeper.requestlog.kafka import KafkaSink
 from tests.support import plain_http
+from tests.support.gatelock_processes import GatelockProcess, run_gatelock
 from tests.support.servers.kafka import Kafka
 from tests.support.uvicorn import serving
 
@@ -56,9 +55,9 @@ class World:
 
     @contextmanager
     def analyzer(self) -> Iterator[None]:
-        command = [sys.executable, "-m", "analyzer.faces.cli", "--config", "gatelock.toml", "run"]
+        command = ["--config", "gatelock.toml", "run"]
         with (self.folder / "analyzer.log").open("wb") as output:
-            child = subprocess.Popen(command, cwd=self.folder, stdout=output, stderr=output)
+            child = GatelockProcess(command, folder=self.folder, stdout=output, stderr=output)
         try:
             yield
         finally:
@@ -71,10 +70,8 @@ class World:
     def used(self) -> dict[str, tuple[int, int]]:
         """Returns admitted and denied requests by caller."""
         command = ["--config", "gatelock.toml", "usage", "--json", "--width", "month"]
-        ran = subprocess.run(
-            [sys.executable, "-m", "analyzer.faces.cli", *command, "--meter", "requests"],
-            cwd=self.folder, capture_output=True, text=True, check=True,
-        )  # fmt: skip
+        ran = run_gatelock(*command, "--meter", "requests", folder=self.folder)
+        assert ran.returncode == 0, ran.stderr
         rows: list[dict[str, Any]] = [json.loads(line) for line in ran.stdout.splitlines()]
         return {row["caller"]: (row["value"], row["denied"]) for row in rows}
 
