@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import psycopg
@@ -29,7 +30,7 @@ def test_a_restored_backup_has_no_table_of_a_later_version_and_can_be_upgraded_a
         "PGHOST": "127.0.0.1",
         "PGPORT": str(own_postgres.port),
         "PGUSER": "gatelock",
-        "PATH": f"{find_programs()}:{os.environ['PATH']}",
+        "PATH": f"{find_programs()}:{Path(sys.executable).parent}:{os.environ['PATH']}",
     }
 
     def run(line: str) -> None:
@@ -38,7 +39,11 @@ def test_a_restored_backup_has_no_table_of_a_later_version_and_can_be_upgraded_a
     run("createdb gatelock")
     url = sa.make_url(own_postgres.url).set(database="gatelock")
     migrate.upgrade(url)
-    run(command("pg_dump"))
+    (tmp_path / "gatelock.toml").write_text(
+        f'[database]\nurl = "{url.render_as_string(hide_password=False)}"'
+    )
+    run("gatelock backup --to backups")
+    assert "gatelock backup --to backups" in PAGE
     with psycopg.connect(dsn_of(str(url))) as db:  # a gate that stays connected
         db.execute("create table later (id bigint)")
         db.commit()
