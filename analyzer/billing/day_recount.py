@@ -15,12 +15,19 @@ from analyzer.billing.recount.read_requests import Unsupported, stored_plan
 from analyzer.billing.recount.recount_differences import RecountDifference, differences
 from analyzer.billing.recount.recounted_day import (
     CountedStretch,
+    LateDay,
     LogRecord,
     Pseudonyms,
     RecountedDay,
     RecountedLog,
 )
-from analyzer.billing.recount_inputs import LogToRecount, RecountInputs, recount_inputs
+from analyzer.billing.recount_inputs import (
+    LateInputs,
+    LogToRecount,
+    RecountInputs,
+    SeriesKey,
+    recount_inputs,
+)
 from analyzer.kernel.errors import LogUnreadable
 from analyzer.sources.files.file_reader import CLUSTER
 from analyzer.sources.files.plain_lines import plain_lines
@@ -100,36 +107,82 @@ def recount(
         meter["renamed_from"]: meter["name"] for meter in newest["meters"] if meter.get("renamed_from")
     }
     pseudonyms = Pseudonyms(newest.get("forgotten", ()), inputs.references)
+    late_days = [_late_day(late.day, inputs) for late in inputs.late]
     counted = RecountedDay(
-        day.begin_s, day.end_s, day.groupings, joins, renamed, secrets, pseudonyms, readers
+        day.begin_s, day.end_s, day.groupings, joins, renamed, secrets, pseudonyms, readers, late_days
     )
-    partitions = []
+    partitions, unread = _count_logs(counted, inputs, day, newest, options, advanced)
+    frozen = _of_meters(inputs.frozen, joins)
+    differing = list(differences(counted, frozen, joins, inputs.moved))
+    for late, compared in zip(inputs.late, late_days, strict=True):
+        if late.day.id not in unread:
+            differing += _late_differences(counted, late, compared.joins)
+    assumptions = [
+        *_given(day, inputs, counted),
+        *(f"{name}: its meaning has changed during the day" for name in unknown),
+        *(f"what is booked late of {late.day.date}" for late in inputs.late if late.day.id in unread),
+    ]
+    series = len(frozen.keys() | counted.amounts.keys())
+    return DayRecount(counted.records, series, len(differing), differing[:SHOWN_MAX], partitions, assumptions)
+
+
+def _count_logs(
+    counted: RecountedDay,
+    inputs: RecountInputs,
+    day: Day,
+    newest: Mapping[str, Any],
+    options: Mapping[str, Any],
+    advanced: Callable[[int], None],
+) -> tuple[list[RecountedPartition], set[int]]:
+    """Counts all logs; returns what was read, and the late days of which not all records were."""
+    partitions, unread = [], set[int]()
     for log in inputs.logs:
         first, records, is_whole = _records(log, day, newest, options)
-        stretches = [
-            CountedStretch(stretch.start, stored_plan(stretch.body))
-            for stretch in log.stretches
-            if stretch.body is not None
-        ]
+        late_from = {late.day.id: late.begins[log.part] for late in inputs.late}
         counted.count(
-            RecountedLog(log.part.source, stretches, log.cut, is_whole, log.skipped, log.rejected, newest),
+            RecountedLog(
+                *(log.part.source, _counted_stretches(log), log.cut, is_whole, log.skipped, log.rejected),
+                *(newest, late_from),
+            ),
             _advancing(records, advanced),
         )
+        unread |= {late.day.id for late in inputs.late if late.begins[log.part] < first}
         plans = [
             {"start": stretch.start, "plan": stretch.plan, "mark": stretch.mark} for stretch in log.stretches
         ]
         partitions.append(RecountedPartition(str(log.part), first, log.cut, plans))
-    frozen = {
-        series: {name: amount for name, amount in amounts.items() if name in joins}
-        for series, amounts in inputs.frozen.items()
-    }
-    differing = list(differences(counted, frozen, joins, inputs.moved))
-    assumptions = [
-        *_given(day, inputs, counted),
-        *(f"{name}: its meaning has changed during the day" for name in unknown),
+    return partitions, unread
+
+
+def _late_day(day: Day, inputs: RecountInputs) -> LateDay:
+    return LateDay(day.id, day.begin_s, day.end_s, frozenset(day.groupings), _joins(day, inputs)[0])
+
+
+def _counted_stretches(log: LogToRecount) -> list[CountedStretch]:
+    return [
+        CountedStretch(stretch.start, stored_plan(stretch.body))
+        for stretch in log.stretches
+        if stretch.body is not None
     ]
-    series = len(frozen.keys() | counted.amounts.keys())
-    return DayRecount(counted.records, series, len(differing), differing[:SHOWN_MAX], partitions, assumptions)
+
+
+def _of_meters(
+    amounts: Mapping[SeriesKey, Mapping[str, tuple[int, int]]], joins: Mapping[str, str]
+) -> dict[SeriesKey, dict[str, tuple[int, int]]]:
+    """Returns the amounts of the meters that can be compared."""
+    return {
+        series: {name: amount for name, amount in by_meter.items() if name in joins}
+        for series, by_meter in amounts.items()
+    }
+
+
+def _late_differences(
+    counted: RecountedDay, late: LateInputs, joins: Mapping[str, str]
+) -> Iterator[RecountDifference]:
+    """Yields what is booked late of an earlier day otherwise than its log gives."""
+    booked = _of_meters(late.booked, joins)
+    for difference in differences(counted, booked, joins, late.moved, counted.late_amounts[late.day.id]):
+        yield difference._replace(late=late.day.date)
 
 
 def _advancing(records: Iterator[LogRecord], advanced: Callable[[int], None]) -> Iterator[LogRecord]:
@@ -222,6 +275,8 @@ def _given(day: Day, inputs: RecountInputs, counted: RecountedDay) -> Iterator[s
     for log in inputs.logs:
         for start, until in log.skipped:
             yield f"{log.part}: the offsets from {start:,} to {until:,}, which an operator has skipped"
+    if inputs.why_not_late:
+        yield f"what is booked late of earlier days: {inputs.why_not_late} meanwhile"
     for name, sentence in GIVEN.items():
         if counted.given[name]:
             yield f"{sentence}: {counted.given[name]:,}"

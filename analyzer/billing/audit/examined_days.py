@@ -112,6 +112,10 @@ def examine_day(engine: sa.Engine, day: Day, keys: Sequence[DigestKey]) -> Audit
         differences += frozen_differences.ledger_differences(db, day)
         differences += frozen_differences.total_differences(db, numbers, day)
         plan = _plan(db)
+        if unknown := [grouping for grouping in day.groupings if grouping not in numbers.groupings]:
+            sentence = f"it has rows by {', '.join(unknown)}, by which nothing was ever counted"
+            differences.append(AuditDifference("grouping", sentence))
+            day = day._replace(groupings=tuple(name for name in day.groupings if name not in unknown))
         differences += frozen_differences.name_differences(db, day, plan.forgotten)
         differences += frozen_differences.grouping_differences(db, numbers, day, comparisons(db, plan))
         remarks = [] if day.digest_key else [digest_chain.WITHOUT_KEY]

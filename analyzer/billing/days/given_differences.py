@@ -10,11 +10,13 @@ import sqlalchemy as sa
 
 from analyzer.billing.days.day_rows import Day
 from analyzer.billing.days.deleted_days import ROWS
+from analyzer.billing.days.signed_reasons import is_signed
 from analyzer.kernel.database import chain, signed_rows
 from analyzer.kernel.database.audit_log import RECORDS_RETRIED
 from analyzer.kernel.database.chain import ChainCheck, ChainEntry, EntryKind, Signer, Witness
 from analyzer.kernel.database.clock import clock_ms
 from analyzer.kernel.database.engine import reading
+from analyzer.kernel.database.partition_keys import same_partition
 from analyzer.kernel.database.signed_rows import Given, StoredRow, rows_of
 from analyzer.kernel.errors import WitnessAway
 from analyzer.kernel.tables.billing_tables import (
@@ -25,7 +27,7 @@ from analyzer.kernel.tables.billing_tables import (
     deliveries,
 )
 from analyzer.kernel.tables.replay_tables import replay_positions, replays
-from analyzer.kernel.tables.schema import events, gaps, plans, stretches
+from analyzer.kernel.tables.schema import events, gaps, offsets, plans, stretches
 
 DELETED_WITHIN_MS = 86_400_000  # of its mark, a day has no rows any more
 DELETED_AGE_MS = 62 * 86_400_000  # the triggers refuse the mark of a younger day
@@ -176,9 +178,13 @@ def _left_out(comparison: _Comparison) -> Iterator[GivenDifference]:
 
 def _corrections(comparison: _Comparison) -> Iterator[GivenDifference]:
     rows = rows_of(comparison.db, corrections)
+    closed = set(comparison.db.scalars(sa.select(days.c.id).where(days.c.state == "closed")))
     for row in rows:
         name = f"the correction {row['id']} of {row['amount']:+,} {row['meter']}"
         yield from comparison.differing(signed_rows.correction(row), name, row["booked"])
+        # Of a closed day, its audit says so.
+        if row["booked"] not in closed and not is_signed(row["reason"], row["salt"], row["reason_digest"]):
+            yield GivenDifference(f"the reason of {name} is not what its act has entered", row["booked"])
     for subject, entry in comparison.without_row("correction", {str(row["id"]) for row in rows}):
         booked = json.loads(entry.fields)["booked"]
         sentence = f"the correction {subject} was booked (entry {entry.number}), and is gone"
@@ -206,6 +212,21 @@ def _closings(comparison: _Comparison) -> Iterator[GivenDifference]:
             yield GivenDifference(
                 f"{date} ({zone}) was closed more than once (entries {numbers})", ids.get(subject, 0)
             )
+
+
+def _offsets(comparison: _Comparison) -> Iterator[GivenDifference]:
+    """Compares where partitions are counted with the cuts: what was set back would be counted twice."""
+    position, is_same = day_positions.c, same_partition(offsets, day_positions)
+    statement = (
+        sa.select(offsets.c.topic, offsets.c.partition, offsets.c.next, sa.func.max(position.cut))
+        .join(day_positions, is_same)
+        .where(position.cut > offsets.c.next)
+        .group_by(offsets.c.topic, offsets.c.partition, offsets.c.next)
+    )
+    for topic, number, next_, cut in comparison.db.execute(statement):
+        yield GivenDifference(
+            f"{topic}[{number}] is counted up to {next_:,}, and was up to {cut:,} when a day was cut"
+        )
 
 
 def _deletions(comparison: _Comparison) -> Iterator[GivenDifference]:
@@ -262,5 +283,5 @@ def _deliveries(comparison: _Comparison) -> Iterator[GivenDifference]:
 
 
 COMPARED = (
-    _plans, _gaps, _retries, _left_out, _corrections, _closings, _deletions, _replays, _deliveries,
+    _plans, _gaps, _retries, _left_out, _corrections, _closings, _offsets, _deletions, _replays, _deliveries,
 )  # fmt: skip

@@ -26,11 +26,15 @@ def reason_signature(reason: str) -> dict[str, str]:
     return {"salt": salt, "reason_digest": _digest(salt, reason)}
 
 
+def is_signed(reason: str, salt: str, digest: str) -> bool:
+    """Whether a reason fits its digest; without its salt, whether both are there or neither."""
+    return _digest(salt, reason) == digest if salt else bool(reason) == bool(digest)
+
+
 def changed_reasons(db: sa.Connection, day: Day) -> Iterator[str]:
     """Yields a sentence for each reason of a closed day that does not fit its digest."""
     for what, reason, salt, digest in _reasons(db, day):
-        is_signed = _digest(salt, reason) == digest if salt else bool(reason) == bool(digest)
-        if not is_signed:
+        if not is_signed(reason, salt, digest):
             yield f"the reason of {what} was changed since it was written"
 
 

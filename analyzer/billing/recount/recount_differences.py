@@ -7,7 +7,12 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from analyzer.billing.recount.read_requests import DUPLICATES, REQUESTS
-from analyzer.billing.recount.recounted_day import RecountedAmount, RecountedDay, RecountedSeries
+from analyzer.billing.recount.recounted_day import (
+    RecountedAmount,
+    RecountedAmounts,
+    RecountedDay,
+    RecountedSeries,
+)
 
 NOT_NAMED = ("overflow:", "folded:")  # rows of many callers
 NOTHING = RecountedAmount()
@@ -29,6 +34,7 @@ class RecountDifference(NamedTuple):
         most: The most.
         least_denied: The least that the log gives, denied.
         most_denied: The most.
+        late: The date of an earlier day, of which the amount came late; "" of the day itself.
     """
 
     grouping: str
@@ -41,28 +47,36 @@ class RecountDifference(NamedTuple):
     most: int
     least_denied: int
     most_denied: int
+    late: str = ""
 
     def __str__(self) -> str:
         series = " ".join(filter(None, (self.name or "all", self.resource)))
         frozen = _shown(self.frozen, self.frozen_denied)
         least, most = _shown(self.least, self.least_denied), _shown(self.most, self.most_denied)
         log = least if least == most else f"{least} to {most}"
-        return f"{series}: {self.meter} by {self.grouping}: {frozen} in the day, {log} in the log"
+        late = f" late of {self.late}" if self.late else ""
+        return f"{series}: {self.meter} by {self.grouping}{late}: {frozen} in the day, {log} in the log"
 
 
 def differences(
-    day: RecountedDay, frozen: Frozen, joins: Mapping[str, str], moved: Mapping[RecountedSeries, int]
+    day: RecountedDay,
+    frozen: Frozen,
+    joins: Mapping[str, str],
+    moved: Mapping[RecountedSeries, int],
+    late: RecountedAmounts | None = None,
 ) -> Iterator[RecountDifference]:
     """Yields the series and meters that differ, in order.
 
+    `late` are the counted amounts of one of its late days, to be compared in place of those of the day.
     `moved` has the requests that count although their record calls them denied, by series. Where callers,
     resources or named values were counted without their name, one may have less than the log gives, and all
     together may not.
     """
+    counted_amounts = day.amounts if late is None else late
     pooled = {meter for meter in joins if meter == DUPLICATES or day.has_overflow or _is_folded(frozen)}
     sums: dict[tuple[str, str, str], list[int]] = defaultdict(lambda: [0] * 6)
-    for series in sorted(frozen.keys() | day.amounts.keys()):
-        stored, counted = frozen.get(series, {}), day.amounts.get(series, {})
+    for series in sorted(frozen.keys() | counted_amounts.keys()):
+        stored, counted = frozen.get(series, {}), counted_amounts.get(series, {})
         for meter in sorted(stored.keys() | counted.keys()):
             value, denied = stored.get(meter, (0, 0))
             amount = counted.get(meter, NOTHING)
@@ -79,10 +93,10 @@ def differences(
                 yield difference
             if joins[meter] == "sum":
                 total = sums[series[0], "" if is_chosen else series[2], meter]
-                for index, number in enumerate(difference[4:]):
+                for index, number in enumerate(difference[4:10]):
                     total[index] += number
     for (grouping, resource, meter), total in sorted(sums.items()):
-        difference = RecountDifference(grouping, "", resource, meter, *total)
+        difference = RecountDifference._make((grouping, "", resource, meter, *total, ""))
         if not _fits(difference, "sum", sum(moved.values())):
             yield difference
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -63,6 +64,7 @@ class RecountedLog(NamedTuple):
         skipped: Ranges of offsets that an operator let it skip.
         rejected: Offsets of records that are rejected to this day.
         newest: The newest plan, by which rejected records may have been counted later.
+        late_from: The offset from which records of each late day are booked on this one.
     """
 
     source: str
@@ -72,6 +74,25 @@ class RecountedLog(NamedTuple):
     skipped: Sequence[tuple[int, int]]
     rejected: frozenset[int]
     newest: Mapping[str, Any]
+    late_from: Mapping[int, int] = {}
+
+
+class LateDay(NamedTuple):
+    """An earlier day, of which late records are booked on the day that is counted.
+
+    Attributes:
+        number: Of the day.
+        begin_s: Its beginning.
+        end_s: Its end, exclusive.
+        groupings: That are counted.
+        joins: Of each meter.
+    """
+
+    number: int
+    begin_s: int
+    end_s: int
+    groupings: frozenset[str]
+    joins: Mapping[str, str]
 
 
 class RecountedAmount:
@@ -90,6 +111,9 @@ class RecountedAmount:
                 setattr(self, name, max(present, number) if join == "max" else present + number)
 
 
+RecountedAmounts = dict[RecountedSeries, dict[str, RecountedAmount]]
+
+
 class RecountedDay:
     """The counts of a day by its logs.
 
@@ -102,6 +126,7 @@ class RecountedDay:
         secrets: Of digests of names, by fingerprint.
         pseudonyms: Of callers that are forgotten.
         readers: Of records, by format.
+        late_days: In order.
     """
 
     def __init__(
@@ -114,11 +139,14 @@ class RecountedDay:
         secrets: Mapping[str, bytes],
         pseudonyms: Pseudonyms,
         readers: Mapping[str, LogReader] = READERS,
+        late_days: Sequence[LateDay] = (),
     ) -> None:
         self._begin_ms, self._end_ms = begin_s * 1000, end_s * 1000
-        self._groupings, self._joins, self._renamed = set(groupings), joins, renamed
+        self._groupings, self._joins, self._renamed = frozenset(groupings), joins, renamed
+        self._late_days, self._late_begins_ms = late_days, [day.begin_s * 1000 for day in late_days]
         self._secrets, self._pseudonyms, self._readers = secrets, pseudonyms, readers
-        self.amounts: dict[RecountedSeries, dict[str, RecountedAmount]] = {}
+        self.amounts: RecountedAmounts = {}
+        self.late_amounts: dict[int, RecountedAmounts] = {day.number: {} for day in late_days}
         self.records = 0  # of the day, before the cut
         self.given: Counter[str] = Counter()  # records of which something was taken as given, by what
         self.callers: dict[int, dict[str, set[str]]] = {}  # by partition and kind, to tell whether all fit
@@ -170,7 +198,7 @@ class RecountedDay:
             answer = "new"
             if ids is not None and readings[index][1].rule is not None:
                 answer = ids.ask(request.caller, request.id, request.ms if kafka_ms is None else kafka_ms)
-            self._add(request, answer)
+            self._add(request, answer, log, record.offset)
 
     def _count_rejected(
         self, log: RecountedLog, newest: SourceReading, record: LogRecord, kafka_ms: int | None
@@ -182,35 +210,54 @@ class RecountedDay:
             request = newest.read_request(record.value, kafka_ms)
         except Unreadable:
             return
-        self._add(request, "retried")
+        self._add(request, "retried", log, record.offset)
 
-    def _add(self, request: Request, answer: str) -> None:
-        if not self._begin_ms <= request.ms < self._end_ms:
-            return
-        self.records += 1
+    def _add(self, request: Request, answer: str, log: RecountedLog, offset: int) -> None:
+        if self._begin_ms <= request.ms < self._end_ms:
+            self.records += 1
+            self._add_to(self.amounts, self._groupings, self._joins, request, answer)
+        elif (late := self._late_day(request.ms)) and offset >= log.late_from.get(late.number, offset + 1):
+            self._add_to(self.late_amounts[late.number], late.groupings, late.joins, request, answer)
+
+    def _late_day(self, at_ms: int) -> LateDay | None:
+        """Returns the late day that holds a moment."""
+        place = bisect_right(self._late_begins_ms, at_ms)
+        day = self._late_days[place - 1] if place else None
+        return day if day is not None and at_ms < day.end_s * 1000 else None
+
+    def _add_to(
+        self,
+        of_day: RecountedAmounts,
+        groupings: frozenset[str],
+        joins: Mapping[str, str],
+        request: Request,
+        answer: str,
+    ) -> None:
         kind = request.caller.partition(":")[0]
         self.callers.setdefault(self._partitions, {}).setdefault(kind, set()).add(request.caller)
         if answer in ("unknown", "retried"):
             self.given[answer] += 1
         for grouping, key, resource in request.series:
-            if grouping not in self._groupings:
+            if grouping not in groupings:
                 continue
             for part, text in zip(grouping.split("+"), (key, resource), strict=False):
                 if self.is_chosen(part) and text:
                     self.chosen.setdefault((self._partitions, part), set()).add(text)
             of_callers = grouping.partition("+")[0] == "caller"
             series = grouping, self._pseudonyms.of(key) if of_callers else key, resource
-            amounts = self.amounts.setdefault(series, {})
+            amounts = of_day.setdefault(series, {})
             if answer in ("repeated", "unknown"):
-                self._joined(amounts, DUPLICATES, 1, is_denied=False, is_certain=answer == "repeated")
+                self._joined(amounts, joins, DUPLICATES, 1, is_denied=False, is_certain=answer == "repeated")
             if answer != "repeated":
                 for meter, number in request.amounts.items():
                     certain = answer == "new"
-                    self._joined(amounts, meter, number, is_denied=request.is_denied, is_certain=certain)
+                    is_denied = request.is_denied
+                    self._joined(amounts, joins, meter, number, is_denied=is_denied, is_certain=certain)
 
     def _joined(
         self,
         amounts: dict[str, RecountedAmount],
+        joins: Mapping[str, str],
         meter: str,
         number: int,
         *,
@@ -218,11 +265,11 @@ class RecountedDay:
         is_certain: bool,
     ) -> None:
         name = self._renamed.get(meter, meter)
-        if name in self._joins and number:
+        if name in joins and number:
             amount = amounts.get(name)
             if amount is None:
                 amount = amounts[name] = RecountedAmount()
-            amount.add(number, self._joins[name], is_denied=is_denied, is_certain=is_certain)
+            amount.add(number, joins[name], is_denied=is_denied, is_certain=is_certain)
 
     @property
     def has_overflow(self) -> bool:
