@@ -74,7 +74,7 @@ class SqlFlush:
         catalogs: CatalogCache | None = None,
         stretches: KnownStretches | None = None,
         directories: DirectoryCache | None = None,
-        refute: Refute = verdict_decisions.disbelieved,
+        refute: Refute | None = None,
     ) -> None:
         self._db = connection
         self._owner = owner
@@ -84,7 +84,7 @@ class SqlFlush:
         self._directories = (
             directories  # None: of a retry, which reads the rows of the callers that it counts
         )
-        self._refute = refute
+        self._refute = verdict_decisions.disbelieved if refute is None else refute
         self._plan_row = plans.NO_PLAN
         self._behind_s = 0.0
         # Requests that a record calls denied, and that count, because no lock supports it; by source.

@@ -11,7 +11,7 @@ from analyzer.counting import counter_state
 from analyzer.counting.gaps import open_gaps
 from analyzer.flush.flush import CatalogCache, Refute, SqlFlush
 from analyzer.judging.judgement_log import log_judged
-from analyzer.judging.locks import lock_feed, verdict_decisions
+from analyzer.judging.locks import lock_feed
 from analyzer.judging.sql import plans
 from analyzer.judging.sql.directory import DirectoryCache
 from analyzer.kernel.database.engine import insert, reading, writing
@@ -39,7 +39,7 @@ class SqlStore:
     `transaction` may be used in one thread while another one uses the other methods: each call has its own
     connection. `wait_for_flush` waits for a transaction in flight, for at
     most so many seconds; the methods that read or write what a flush moves call it first. `refute` decides
-    which verdicts are not believed.
+    which verdicts are not believed; None: those that no lock supports.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class SqlStore:
         owner: str,
         random_mark: Callable[[], str] = lock_feed.new_mark,
         wait_for_flush: Callable[[float], None] = lambda _timeout_s: None,
-        refute: Refute = verdict_decisions.disbelieved,
+        refute: Refute | None = None,
     ) -> None:
         self._engine = engine
         self._owner = owner

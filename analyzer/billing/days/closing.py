@@ -260,6 +260,7 @@ class DayClosing:
 
     def _origin(self, frozen: _Frozen, counted_again: CountedAgain) -> Mapping[str, Any]:
         with slow_reading(self._engine) as db:
+            without_scans(db)
             origin = count_origin(db, frozen.day, frozen.remembered)
         return origin | {"second_count": counted_again.fields()}
 

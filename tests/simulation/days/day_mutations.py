@@ -60,9 +60,16 @@ def frozen_behind_the_cut(patch: Patch) -> None:
 def earlier_attempt_kept(patch: Patch) -> None:
     """A closing that begins again keeps the adjustments that were booked since its first cut."""
 
-    def cut(db: sa.Connection, snapshot: sa.Connection, known: Catalog, day: Day, by: Sequence[str]) -> Day:
+    def cut(
+        db: sa.Connection,
+        snapshot: sa.Connection,
+        known: Catalog,
+        day: Day,
+        by: Sequence[str],
+        before: closing.ClosedBefore | None,
+    ) -> Day:
         kept = list(db.execute(sa.select(closing.adjustments).where(closing.adjustments.c.day == day.id)))
-        found = cut_day(db, snapshot, known, day, by)
+        found = cut_day(db, snapshot, known, day, by, before)
         for row in kept:
             db.execute(sa.insert(closing.adjustments).values(row._mapping))
         return found
