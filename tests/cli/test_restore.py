@@ -303,6 +303,41 @@ def test_a_part_that_may_have_been_sent_before_a_restore_waits_for_an_operator(
     bill.run(*send(service, FIRST), "--repeat")
 
 
+@pytest.mark.parametrize("service", ["lago"], indirect=True)
+def test_the_report_of_a_day_with_other_amounts_says_so_through_another_restore(
+    bill: Bill, service: BillingServer
+) -> None:
+    """docs/spec/Bill.tla has found it: the first report was never kept, and the service has its amounts."""
+    restore = bill.close_both()
+    bill.run(*send(service, FIRST))
+    Path("reports").rename("lost")
+    Path("reports").mkdir()
+    for again in range(2):
+        restore()
+        bill.run("restore", "days", *(("--from", "reports") if again else ()), "--reason", "r", "--yes")
+        if not again:
+            bill.count(FIRST, 10)
+            bill.close(FIRST)
+        refused = bill.gatelock(*send(service, FIRST))
+        assert refused.exit_code == 1
+        assert "it was closed again since, perhaps with other amounts" in refused.stderr
+
+
+def test_a_kept_report_has_a_witness(bill: Bill) -> None:
+    witness = Path("witness.json")
+    bill.count(FIRST, 3)
+    before = witness.read_text()
+    bill.run("billing", "days", "close", FIRST, "--reason", "r", "--yes")
+    witness.write_text(before)  # its process died before it has told the witness
+    bill.run("billing", "report", "day", FIRST)
+    assert witness.read_text() == before
+    bill.run("billing", "report", "day", FIRST, "--out", "day.csv")
+    assert json.loads(witness.read_text())["entries"] == 2
+    witness.write_text('{"entries": 3, "mac": "", "restored": 0}')
+    result = bill.run("billing", "report", "day", FIRST, "--out", "day.csv")
+    assert "day.csv: the chain ends with the entry 2, and its witness has seen 3" in result.stderr
+
+
 def test_a_backup_is_restored_by_copying_it(bill: Bill, tmp_path: Path) -> None:
     bill.close_both()
     written = bill.lines("backup", "--to", "backups")[0]

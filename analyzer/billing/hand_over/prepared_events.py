@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from analyzer.billing.hand_over.billing_services import BillingService
 from analyzer.billing.hand_over.usage_events import Customers, EventMaker
+from analyzer.billing.reports.day_origin import was_closed_after_restore
 from analyzer.billing.reports.usage_amounts import UsageAmount, UsagePart
 from analyzer.counting.records.forgotten_callers import make_pseudonym
 from analyzer.plan.meter_units import STORED_IN
@@ -101,7 +102,7 @@ def why_unsure(part: UsagePart, service: BillingService, restored_ms: int | None
     day = part.day
     if restored_ms is None or day.end_s * 1000 > restored_ms:
         return ""
-    is_same = day.cut_ms is not None and day.cut_ms < restored_ms
+    is_same = (day.cut_ms or restored_ms) < restored_ms and not was_closed_after_restore(day)
     if is_same and service.remembers_s is None:
         return ""
     if is_same:

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from analyzer.billing.days.day_rows import Day, stored_days
 from analyzer.kernel.database.audit_log import RECORDS_RETRIED
+from analyzer.kernel.database.chain import restored_ms
 from analyzer.kernel.database.installation_secrets import REFERENCES, known_secret
 from analyzer.kernel.database.partition_keys import key_columns, same_partition
 from analyzer.kernel.digest_key import DigestKey
@@ -128,6 +129,8 @@ def count_origin(db: sa.Connection, day: Day, remembered: Sequence[Remembered] =
         "cut_ms": day.cut_ms,
         # The key that identifiers of billed usage are made with, which a database that is made new has not.
         "references": references_fingerprint(db),
+        # Its amounts may be others than those that were handed over before.
+        "closed_after_restore": _was_restored_since(db, day),
         "partitions": [part._asdict() for part in partitions],
         "given": {
             "plans": [plan._asdict() for part in partitions for plan in _plans(db, part)],
@@ -142,6 +145,17 @@ def count_origin(db: sa.Connection, day: Day, remembered: Sequence[Remembered] =
         },
         "remembered": [memory._asdict() for memory in remembered],
     }
+
+
+def was_closed_after_restore(day: Day) -> bool:
+    """Whether a closed day was over when the database was restored, and cut after that."""
+    return bool(json.loads(day.given or "{}").get("closed_after_restore"))
+
+
+def _was_restored_since(db: sa.Connection, day: Day) -> bool:
+    """Whether the database was restored when a day was over, and not cut yet."""
+    at_ms = restored_ms(db)
+    return at_ms is not None and day.end_s * 1000 <= at_ms < (day.cut_ms or 0)
 
 
 def references_fingerprint(db: sa.Connection) -> str:

@@ -41,7 +41,8 @@ class Tip(NamedTuple):
     Attributes:
         number: Of the entry; 0 without any.
         mac: Of the entry.
-        restored: How many `restored` entries there are: a chain that was restored is shorter, and newer.
+        restored: How often an operator has said that the database was restored: a chain that was is shorter,
+            and newer. The last such entry has it, because a restore may lose those before.
     """
 
     number: int = 0
@@ -204,8 +205,10 @@ def text_digest(salt: bytes, text: str) -> str:
 def tip(db: sa.Connection) -> Tip:
     """Returns the last entry of the chain."""
     last = _last(db)
-    restored = sa.select(sa.func.count()).where(chain_entries.c.kind == "restored")
-    return Tip() if last is None else Tip(last.number, last.mac, db.execute(restored).scalar_one())
+    newest = sa.select(chain_entries.c.fields).where(chain_entries.c.kind == "restored")
+    fields = db.execute(newest.order_by(chain_entries.c.number.desc()).limit(1)).scalar()
+    restored = 0 if fields is None else int(json.loads(fields)["restored"])
+    return Tip() if last is None else Tip(last.number, last.mac, restored)
 
 
 def _note_at_commit(db: sa.Connection) -> Callable[[], None] | None:
@@ -339,6 +342,18 @@ def require_witnessed(engine: sa.Engine) -> None:
         witness.note(newest)
 
 
+def inform_witness(engine: sa.Engine) -> str:
+    """Has the witness learn what it has missed; returns why it cannot, "" if it knows all that there is.
+
+    A chain that does not contain what the witness has seen teaches it nothing. Raises StoreAway.
+    """
+    try:
+        require_witnessed(engine)
+    except (ChainCut, WitnessAway) as error:
+        return str(error)
+    return ""
+
+
 def accept_restore(engine: sa.Engine, who: str, reason: str, *, is_known: bool = False) -> Tip | None:
     """Enters that the database was restored, and has the witness follow it.
 
@@ -352,6 +367,7 @@ def accept_restore(engine: sa.Engine, who: str, reason: str, *, is_known: bool =
             raise LookupError("the chain contains all that its witness has seen")
         witnessed = Tip() if seen is None else seen
         fields = {
+            "restored": max(tip(db).restored, witnessed.restored) + 1,
             "number": tip(db).number,
             "witness_number": witnessed.number,
             "witness_mac": witnessed.mac,

@@ -64,6 +64,7 @@ class Tlc(NamedTuple):
             options = ("-metadir", folder, "-workers", str(workers))
             command = [
                 self.java,
+                f"-Djava.io.tmpdir={folder}",  # it unpacks its modules there, which two at a time must not
                 *jvm,
                 "-cp",
                 jars,

@@ -45,6 +45,7 @@ from analyzer.faces.cli.options import ConfigOption, load_settings, open_databas
 from analyzer.faces.cli.output import say
 from analyzer.faces.cli.report_output import advancing, print_content, progress_bar, write_with_manifest
 from analyzer.faces.cli.verbs import report_sending
+from analyzer.kernel.database.chain import inform_witness
 from analyzer.kernel.sentences import plural
 from analyzer.kernel.time_texts import format_second
 from analyzer.plan.groupings import parse_grouping
@@ -108,6 +109,7 @@ def write(
         settings = load_settings(context, config)
         named = zone_of(settings, zone)
         _check_format(what, format_, out, units=units)
+        _inform_witness(engine, out)
         if what == PERIOD:
             periods = _period_reports(engine, named, when, by, meter)
             _write_periods(engine, settings, periods, format_, out, units=units, final=final)
@@ -122,6 +124,12 @@ def write(
             _say_state(engine, [report], report_contents(report), final=final)
             parts = [(report, report_rows(engine, report))]
             _write_usage(settings, parts, report_contents(report), format_, out)
+
+
+def _inform_witness(engine: sa.Engine, out: Path | None) -> None:
+    """Has the witness see the closings of a report that is kept: after a restore it closes its days again."""
+    if out is not None and (problem := inform_witness(engine)):
+        say(f"{out}: {problem}", err=True)
 
 
 def _check_format(what: str, format_: str, out: Path | None, *, units: bool) -> None:
