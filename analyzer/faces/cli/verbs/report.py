@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -98,18 +99,17 @@ def write(
 
     The report of a closed day is the same at any time. Records that came later, and what operators corrected,
     are in `billing report corrections`, by the day that they are booked on. A day that is not closed yet,
-    such as `today`, is provisional: each line, the manifest and the name of the file say so, and a line on
-    standard error says until when all that was logged is counted. Events for a billing service are
-    of closed days alone; `billing report send` delivers them. A period is each caller's or tenant's own
-    month, from the day of its anchor in its time zone: the days of --zone that begin in it.
+    such as `today`, is provisional: each line, the manifest, the name of the file and standard error say so.
+    Events for a billing service are of closed days alone; `billing report send` delivers them. A period is
+    each caller's or tenant's own month, from the day of its anchor in its time zone: the days of --zone that
+    begin in it.
 
     Example: gatelock billing report month 2026-11 --out november.csv --final
     """
-    with reporting_errors(), open_database(context, config) as engine:
+    with reporting_errors(), _opened(context, config, out) as engine:
         settings = load_settings(context, config)
         named = zone_of(settings, zone)
         _check_format(what, format_, out, units=units)
-        _inform_witness(engine, out)
         if what == PERIOD:
             periods = _period_reports(engine, named, when, by, meter)
             _write_periods(engine, settings, periods, format_, out, units=units, final=final)
@@ -126,10 +126,13 @@ def write(
             _write_usage(settings, parts, report_contents(report), format_, out)
 
 
-def _inform_witness(engine: sa.Engine, out: Path | None) -> None:
-    """Has the witness see the closings of a report that is kept: after a restore it closes its days again."""
-    if out is not None and (problem := inform_witness(engine)):
-        say(f"{out}: {problem}", err=True)
+@contextmanager
+def _opened(context: Context, config: Path | None, out: Path | None) -> Iterator[sa.Engine]:
+    """The database; a witness sees the closings of a report that is kept: it may close its days again."""
+    with open_database(context, config) as engine:
+        if out is not None and (problem := inform_witness(engine)):
+            say(f"{out}: {problem}", err=True)
+        yield engine
 
 
 def _check_format(what: str, format_: str, out: Path | None, *, units: bool) -> None:
