@@ -233,11 +233,13 @@ class Restore:
 
     def _logs(self, kept: KeptDay, positions: Mapping[PartitionKey, int]) -> list[KeptLog]:
         with reading(self._engine) as db:
-            plan = plans.active(db)[1] if plans.exists(db) else None
+            _, plan = _in_force(db)
+        # A plan that came in force since the backup has sources that the one in force lacks.
+        mappings = {**self._parts.configured.sources, **plan.sources}
         logs = []
         for part, cut in sorted(kept.cuts.items()):
             source = self._parts.sources.get(part.topic, SourceOfLog(part.source))
-            mapping = None if plan is None else plan.sources.get(source.name)
+            mapping = mappings.get(source.name)
             begin = positions.get(key_tuple(part), int(kept.before.partitions[part]["begin"]))
             bytes_max = 0 if mapping is None else mapping.batch_bytes_max
             logs.append(KeptLog(part._replace(source=source.name), begin, cut, source.host, bytes_max))

@@ -62,6 +62,7 @@ def test_a_restored_day_is_closed_at_the_offsets_that_it_had(
 
     with writing(here.engine) as db:
         add_day(db, "UTC", at_s)
+    empty = backed_up(here.engine)
     counts(0, 10)
     here.stop()
     restore = backed_up(here.engine)
@@ -90,6 +91,9 @@ def test_a_restored_day_is_closed_at_the_offsets_that_it_had(
     assert report("corrections", "today") == booked
     here.audit()
     here.stop()
+    empty()  # no plan, no offset
+    restored = here.gatelock(*days)
+    assert f"{date} (UTC): closed again, to the same bytes" in restored.stdout, restored.output
     restore()
     tamper(here.engine, FOLLOWED)
     admin.delete_records({TopicPartition(topic, 0): 12})
