@@ -192,7 +192,8 @@ class Restore:
         """Yields why a day is not the one that its zone closes next."""
         of_zone = [day for day in stored.values() if day.zone == kept.zone]
         day = stored.get((kept.zone, kept.date))
-        if day is not None and day.cut_ms is not None:
+        # One that was cut as it had been is one whose closing has ended without result.
+        if day is not None and day.cut_ms not in (None, kept.before.cut_ms):
             yield f"{kept} is cut, and not closed: restore an earlier backup"
             return
         # An earlier day than the open one is one of an imported log, which waits for no other.

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from analyzer.billing.days.closing import DayClosing
 from analyzer.kernel.tables.schema import lock_history
 from tests.support.billing_server import KEY, BillingServer, billing_server
 from tests.support.restoring import backed_up
@@ -116,6 +117,25 @@ def test_restored_days_are_closed_again_to_the_same_bytes(bill: Bill) -> None:
     bill.import_again(last)
     assert bill.run("billing", "report", "corrections", "today").stdout == booked
     assert bill.gatelock(*RESTORE).stdout.startswith("2 days in manifests: 2 closed, with the same digest")
+
+
+def test_a_day_whose_closing_was_interrupted_is_closed_by_another_run(
+    bill: Bill, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    restore = bill.close_both()
+    digests = bill.digests()
+    restore()
+
+    def fails(*_: object) -> None:
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DayClosing, "_is_signed", fails)
+        with pytest.raises(ZeroDivisionError):
+            bill.gatelock(*RESTORE)
+    tamper(bill.engine, "delete from leases")  # of the process that is gone: it ends by itself
+    bill.run(*RESTORE)
+    assert bill.digests() == digests
 
 
 def test_a_plan_since_the_backup_comes_in_force_at_the_offsets_of_then(bill: Bill, tmp_path: Path) -> None:
