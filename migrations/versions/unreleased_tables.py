@@ -34,7 +34,8 @@ TABLES = (
     "sessions", "gates", "refused_requests", "days", "day_positions", "frozen_counts", "adjustments",
     "corrections", "deleted_days", "referenced_names", "day_audits", "deliveries", "live_usage",
     "chain_entries", "chain_salts", "replays",
-    "replay_positions", "replayed_counts", "replayed_rejects", "leases", "job_runs",
+    "replay_positions", "replayed_counts", "replayed_rejects", "leases", "job_runs", "outbox",
+    "alert_messages", "alert_contacts",
 )  # fmt: skip
 # What cannot be counted or judged again.
 IRRECOVERABLE = (
@@ -146,6 +147,7 @@ def upgrade() -> None:
     _billing()
     _replays()
     _jobs()
+    _alerts()
     for statement in _guards_of_postgresql() if _is_postgresql() else _guards_of_sqlite():
         op.execute(statement)
     _first_rows()
@@ -682,6 +684,36 @@ def _jobs() -> None:
         *_optional_numbers("done_ms"),
     )
     _index("job_runs", "began_ms")
+
+
+def _alerts() -> None:
+    """Creates events that wait to be routed, messages, and contacts of customers."""
+    _table(
+        "outbox",
+        *_key_names("id"),
+        *_numbers("at_ms"),
+        *_texts("kind", "severity", "about", "policy", "tenant", "body"),
+    )
+    _table(
+        "alert_messages",
+        *_key_names("id"),
+        *_texts("receiver", "topic", "state", "severity"),
+        *_numbers("events"),
+        *_texts("listed"),
+        *_numbers("made_ms", "due_ms"),
+        *_optional_numbers("begun_ms", "ended_ms"),
+        *_numbers("tries", "status"),
+        *_texts("error"),
+    )
+    _index("alert_messages", "receiver", "topic", "made_ms")
+    _index("alert_messages", "due_ms", name="ix_alert_messages_waiting", where="ended_ms IS NULL")
+    _table(
+        "alert_contacts",
+        *_key_names("id"),
+        *_texts("subject_kind", "subject", "way", "sent_to", "secret", "who", "reason"),
+        *_numbers("at_ms"),
+    )
+    _index("alert_contacts", "subject_kind", "subject")
 
 
 def _first_rows() -> None:

@@ -36,7 +36,7 @@ PLACES = {table: place for place, table in enumerate(" ".join(ORDER).split())}
 # Who locks rows of these holds the row of their partition in `offsets`.
 OF_PARTITIONS = {"event_ids", "named_callers"}
 # Inserted with a random number: nothing waits for such a row.
-NEVER_AWAITED = {"events"}
+NEVER_AWAITED = {"events", "outbox"}
 # One who holds the plans' table lock meets no transaction that has locked two tables behind the plan, and
 # so may lock them in any order.
 BEHIND_THE_PLAN = set(PLACES) - set(" ".join(ORDER[:3]).split()) - {"plans"}

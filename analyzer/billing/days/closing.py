@@ -35,6 +35,7 @@ from analyzer.billing.days.targets import (
 )
 from analyzer.billing.reports.day_origin import Remembered, count_origin, origin_differences, remembered_by
 from analyzer.judging.sql import plans
+from analyzer.kernel import outbox
 from analyzer.kernel.database import signed_rows
 from analyzer.kernel.database.chain import require_witnessed, signer_of
 from analyzer.kernel.database.clock import clock_ms
@@ -49,6 +50,7 @@ from analyzer.kernel.database.partition_keys import (
 from analyzer.kernel.digest_key import DigestKey
 from analyzer.kernel.errors import ClosingLost, DayAltered, NothingToClose, StoreAway
 from analyzer.kernel.model import Partition
+from analyzer.kernel.outbox import OutboxEvent
 from analyzer.kernel.tables.billing_tables import adjustments, day_positions, days
 from analyzer.kernel.tables.schema import offsets
 from analyzer.plan import catalog
@@ -325,7 +327,19 @@ class DayClosing:
             update = sa.update(days).where(days.c.id == day.id).values(closed)
             signed_rows.sign(db, signed_rows.closing(db.execute(update.returning(*days.c)).mappings().one()))
             CLOSINGS.release(db, lease_name(day), holder)
+            outbox.put(db, [_closed_event(day, rows, requests)])
         log.info("%s: closed, with %d requests of callers in %d rows", day, requests, rows)
+
+
+def _closed_event(day: Day, rows: int, requests: int) -> OutboxEvent:
+    return OutboxEvent(
+        "day.closed",
+        str(day),
+        f"{day} is closed, with {requests:,} requests of callers",
+        "info",
+        command=f"gatelock billing report day {day.date} --zone {day.zone}",
+        details={"zone": day.zone, "date": day.date, "requests": requests, "rows": rows},
+    )
 
 
 def _newest_digest(db: sa.Connection, zone: str) -> str:

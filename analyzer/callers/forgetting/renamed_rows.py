@@ -13,6 +13,7 @@ from analyzer.judging.locks.verdict_decisions import rename_caller
 from analyzer.judging.sql import plans
 from analyzer.judging.sql.totals import join_used
 from analyzer.kernel.database.engine import ROWS_AT_ONCE, NowMs, insert, reading, slow_reading, writing
+from analyzer.kernel.tables.outbox_tables import alert_contacts
 from analyzer.kernel.tables.schema import (
     buckets,
     callers,
@@ -46,6 +47,7 @@ DECIDING = (
     postponed.c.key,
     refills.c.key,
     notices.c.key,
+    alert_contacts.c.subject,
     *(table.c.key for table in slots),
 )
 

@@ -18,6 +18,7 @@ from analyzer.kernel.database.audit_log import RECORDS_RETRIED
 from analyzer.kernel.database.dialects import dialect_of
 from analyzer.kernel.database.engine import ROWS_AT_ONCE, slow_reading, writing
 from analyzer.kernel.tables.counter_tables import named_callers
+from analyzer.kernel.tables.outbox_tables import alert_messages, outbox
 from analyzer.kernel.tables.replay_tables import replay_positions, replays
 from analyzer.kernel.tables.schema import analyzers, catalog, events, gaps, gates, metadata, plans, rejects
 
@@ -32,11 +33,20 @@ NAMELESS = frozenset({
     "given", "grouping", "groupings", "instance", "job", "meter", "meters", "days", "place", "plan",
     "policy", "reads", "record_anchor", "record_plan", "record_tenant", "record_zone", "resource",
     "resume_token", "settled", "source", "stretches", "tenant", "topic", "topic_id", "accepted_by",
-    "fields", "found_by", "holder", "mac", "owner", "swapped_by", "token", "who",
+    "fields", "found_by", "holder", "mac", "owner", "swapped_by", "token", "who", "severity", "way", "secret",
+    "receiver",
 })  # fmt: skip
 REASON_WORDS = frozenset({"rejects", "replayed_rejects", "refused_requests"})  # whose reasons are words
 # Documents of programs, in which a text without a kind may be the name of anything.
-DOCUMENTS = (plans.c.body, plans.c.pending, gates.c.told, analyzers.c.measured, catalog.c.meaning)
+DOCUMENTS = (
+    plans.c.body,
+    plans.c.pending,
+    gates.c.told,
+    analyzers.c.measured,
+    catalog.c.meaning,
+    outbox.c.body,
+    alert_messages.c.listed,
+)
 QUOTED_RECORDS = gaps.c.why  # quotes a record, as samples do
 FREE_TEXTS = tuple(
     column

@@ -13,8 +13,10 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
+from analyzer.judging import alert_events
 from analyzer.judging.judge import BY_HAND, Evidence, Judged
 from analyzer.judging.locks import lock_history, notify
+from analyzer.kernel import outbox
 from analyzer.kernel.database.clock import instant, millis
 from analyzer.kernel.database.engine import NowMs
 from analyzer.kernel.database.row_parameters import in_parts, insert_given, is_among, rows_given
@@ -174,7 +176,7 @@ def _publish(
     published: list[Change] = []
     in_shadow: list[Change] = []
     stored = [change for change in changes if isinstance(change, Clear) or change.at in written]
-    lock_history.note(db, stored, evidence)
+    earlier = lock_history.note(db, stored, evidence)
     for change in stored:
         if isinstance(change, Clear):
             published += [change] if change.at not in unknown else []
@@ -184,6 +186,9 @@ def _publish(
         else:
             in_shadow += [change] if change.lock.action == SHADOW else []
             published += [Clear(change.at)] if change.at in ended else []
+    was_enforced = {key for key, action in earlier.items() if action not in NOT_ENFORCED}
+    was_enforced |= {LockKey(*key) for *key, action in deleted if action not in NOT_ENFORCED}
+    outbox.put(db, alert_events.of_changes(published, was_enforced, evidence))
     cursor = Cursor(_add_version(db, published, mark), mark) if published else None
     return Published(published, in_shadow, cursor)
 

@@ -39,11 +39,13 @@ class Span(NamedTuple):
     ended_ms: int
 
 
-def note(db: sa.Connection, changes: Sequence[Change], evidence: Evidence = BY_HAND) -> None:
+def note(db: sa.Connection, changes: Sequence[Change], evidence: Evidence = BY_HAND) -> dict[LockKey, str]:
     """Adds changes of locks, whose rows in `locks` the transaction holds.
 
-    A lock that is set again ends and begins: it may have another end.
+    A lock that is set again ends and begins: it may have another end. Returns the actions of the locks that
+    were in force until now, by their keys.
     """
+    was_in_force: dict[LockKey, str] = {}
     dialect = db.dialect.name
     # Gates lose a lock that a new plan has in shadow, so it is not replaced by that one.
     is_lost = {
@@ -56,12 +58,15 @@ def note(db: sa.Connection, changes: Sequence[Change], evidence: Evidence = BY_H
     for keys, cause in ((replaced, "replaced"), (cleared, evidence.cause_of_end)):
         ended = [[*key, evidence.used.get(key, UNKNOWN)] for key in keys]
         for parameters in in_parts(dialect, ENDED, ended):
-            db.execute(_end(dialect), parameters | {"cause_of_end": cause})
+            for *key, action, is_over in db.execute(_end(dialect), parameters | {"cause_of_end": cause}):
+                if not is_over:
+                    was_in_force[LockKey(*key)] = action
     begun = [change.lock for change in changes if isinstance(change, Set)]
     rows = sorted(_row(lock, evidence) for lock in begun)
     columns = [lock_history.c[name] for name in NEW]
     for parameters in in_parts(dialect, columns, rows):
         db.execute(_begin(dialect), parameters)
+    return was_in_force
 
 
 def known_since_ms(db: sa.Connection) -> int | None:
@@ -124,13 +129,14 @@ def _row(lock: Lock, evidence: Evidence) -> list[str | int]:
 
 
 @lru_cache
-def _end(dialect: str) -> sa.Update:
+def _end(dialect: str) -> Any:
     rows = rows_given(dialect, ENDED)
     is_given = sa.and_(*(column == rows.c[column.name] for column in KEY))
     has_lapsed = lock_history.c.until_ms <= NowMs()
     cause = sa.case((has_lapsed, "lapsed"), else_=sa.bindparam("cause_of_end", type_=sa.Text))
     ended = sa.update(lock_history).where(is_given, lock_history.c.ended_ms.is_(None))
-    return ended.values(ended_ms=NowMs(), cause=cause, used_ended=rows.c.used_ended)
+    ended = ended.values(ended_ms=NowMs(), cause=cause, used_ended=rows.c.used_ended)
+    return ended.returning(*KEY, lock_history.c.action, has_lapsed)
 
 
 @lru_cache

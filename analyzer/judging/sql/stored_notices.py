@@ -8,7 +8,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from analyzer.judging import alert_events
 from analyzer.judging.earned_notices import LASTS_S, LastNotice, Notice, NoticeKey
+from analyzer.kernel import outbox
 from analyzer.kernel.database.row_parameters import in_parts, insert_given, rows_given
 from analyzer.kernel.tables.schema import notices
 from analyzer.plan.meters import DAY_S
@@ -38,7 +40,9 @@ def store(db: sa.Connection, reached: Collection[Notice], now_ms: int) -> list[N
         for parameters in in_parts(db.dialect.name, COLUMNS, rows):
             result = db.execute(statement(db.dialect.name), parameters | {"given_at_ms": now_ms})
             raised |= set() if was_raised else {NoticeKey(*row) for row in result}
-    return [notice for notice in reached if notice.at in raised]
+    new = [notice for notice in reached if notice.at in raised]
+    outbox.put(db, alert_events.of_notices(new))
+    return new
 
 
 def last(db: sa.Connection, keys: Sequence[NoticeKey]) -> dict[NoticeKey, LastNotice]:

@@ -24,6 +24,7 @@ from analyzer.kernel.tables.billing_tables import (
 from analyzer.kernel.tables.chain_tables import chain_entries, chain_salts
 from analyzer.kernel.tables.counter_tables import event_ids, named_callers, secrets
 from analyzer.kernel.tables.job_tables import job_runs, leases
+from analyzer.kernel.tables.outbox_tables import alert_contacts, alert_messages, outbox
 from analyzer.kernel.tables.replay_tables import replay_positions, replayed_counts, replayed_rejects, replays
 from analyzer.kernel.tables.session_tables import sessions
 from analyzer.kernel.tables.table_columns import (
@@ -44,6 +45,7 @@ metadata = table_columns.metadata
 OF_COUNTERS = (named_callers, event_ids, secrets)
 OF_JOBS = (leases, job_runs)
 OF_BROWSERS = (sessions,)
+OF_ALERTS = (outbox, alert_messages, alert_contacts)
 OF_REPLAYS = (replays, replay_positions, replayed_counts, replayed_rejects)
 OF_BILLING = (
     days, day_positions, frozen_counts, adjustments, corrections, deleted_days, referenced_names, day_audits,
