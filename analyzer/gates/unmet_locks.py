@@ -18,7 +18,7 @@ from analyzer.judging.locks.stored_locks import locks_in_force
 from analyzer.judging.locks.suspension import suspended_until
 from analyzer.kernel.database.clock import clock_ms
 from analyzer.kernel.database.engine import reading
-from analyzer.kernel.sentences import plural
+from analyzer.kernel.sentences import plural, verb
 from analyzer.plan.groupings import BY_RESOURCE
 from analyzer.plan.meters import REQUESTS, WIDTHS_S
 from gatekeeper.model import Lock, LockKey
@@ -45,7 +45,7 @@ class UnmetLock(NamedTuple):
         """The lock and its requests in words."""
         return (
             f"{self.lock.key}: no gate has met its lock by {self.lock.policy}, and "
-            f"{plural(self.requests, 'request')} were counted since: `gatelock doctor`"
+            f"{plural(self.requests, 'request')} {verb(self.requests)} counted since: `gatelock doctor`"
         )
 
 

@@ -10,3 +10,12 @@ def plural(count: int, noun: str) -> str:
     ('1 gate', '2 gates', '1,200 faults')
     """
     return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
+def verb(count: int) -> str:
+    """The past verb of a count.
+
+    >>> verb(1), verb(0), verb(2)
+    ('was', 'were', 'were')
+    """
+    return "was" if count == 1 else "were"

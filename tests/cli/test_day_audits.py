@@ -78,7 +78,7 @@ def test_a_day_is_audited_and_the_outcome_is_shown(
     )
     listed = gatelock("billing", "days", "list")
     assert listed.exit_code == 0
-    assert " equal" in listed.stdout
+    assert "\tequal" in listed.stdout
     whole = gatelock("billing", "audit")
     assert whole.exit_code == 0
     assert "digests of 1 closed day compared: equal" in whole.stdout

@@ -82,7 +82,7 @@ def test_the_list_of_partitions_says_that_some_are_stopped(gatelock: Gatelock, e
 def test_list_shows_each_gap_and_the_commands_that_accept_it(gatelock: Gatelock, engine: sa.Engine) -> None:
     result = gatelock("upkeep", "sources", "list", "--gaps")
     assert result.exit_code == 1
-    assert re.search(r"access-log\[3\] +corrupt +70 +80 ", result.output)
+    assert re.search(r"access-log\[3\]\tcorrupt\t70\t80\t", result.output)
     commands = [
         line for line in result.output.splitlines() if line.startswith("gatelock upkeep sources resume")
     ]

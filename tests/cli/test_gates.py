@@ -103,7 +103,7 @@ def test_the_hits_of_a_lock_are_added_up_over_its_gates(gatelock: Gatelock, engi
     report(engine, gate_status("a:1:a", locks=HITS), gate_status("b:1:b", locks=HITS))
     row = json.loads(gatelock("locks", "list", "--json").output)
     assert (row["key"], row["met"]) == (ANN, {"checks": 14, "denials": 10, "gates": 2})
-    assert re.search(r" deny 429 +10( |$)", gatelock("locks", "list").output.splitlines()[2])
+    assert re.search(r"\tdeny 429\t10\t", gatelock("locks", "list").output.splitlines()[1])
 
 
 def test_gates_that_are_gone_can_be_forgotten(gatelock: Gatelock, engine: sa.Engine) -> None:
@@ -133,7 +133,7 @@ def test_nothing_that_a_gate_reports_controls_the_terminal(gatelock: Gatelock, e
     ignored = tuple("x" * 100 for _ in range(20))
     report(engine, gate_status("a:1:a", application=application, age=99.0, ignored=ignored * 20))
     shown = gatelock("upkeep", "gates", "list").output
-    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]", shown)
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]", shown)
     assert "\\x1b[2J" in shown
     assert "characters more)" in shown
     assert max(map(len, shown.splitlines())) < 2_100

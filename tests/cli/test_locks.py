@@ -194,5 +194,5 @@ def test_the_list_shows_the_action_of_each_lock(gatelock: Gatelock, engine: sa.E
         ]
         lock_feed.publish(db, [Set(lock) for lock in added], "m2")
     listed = gatelock("locks", "list").output
-    for does in ("slow 1,000/60s", " tag", "deny 503", "deny 429"):
+    for does in ("slow 1,000/60s", "\ttag\t", "deny 503", "deny 429"):
         assert does in listed

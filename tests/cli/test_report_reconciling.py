@@ -45,7 +45,7 @@ def reconcile(gatelock: Gatelock, server: BillingServer, *more: str) -> Any:
 
 def first_row(result: Any) -> list[str]:
     """Returns the cells of the first row of a table."""
-    return [cell for cell in result.stdout.splitlines()[2].split() if cell != "│"]
+    return list(filter(None, result.stdout.splitlines()[1].split()))
 
 
 def lose(server: BillingServer, customer: str, name: str) -> Received:

@@ -148,7 +148,7 @@ def test_a_delivery_that_was_written_by_hand_is_found(
         result = gatelock("billing", *command)
         assert result.exit_code == 1
         assert sentence in result.stdout.splitlines()
-    assert " differs" in gatelock("billing", "days", "list").stdout
+    assert "\tdiffers" in gatelock("billing", "days", "list").stdout
     assert "the audit of " in gatelock("doctor").stdout, "the audit of the day has stored it"
 
 

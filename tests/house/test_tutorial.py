@@ -87,8 +87,8 @@ def test_from_an_empty_folder_to_the_first_refusal_and_its_end(tmp_path: Path) -
         def is_refused_and_shown() -> bool:
             answers.extend(tutorial.shell(block("seq 40")).split())
             shown = tutorial.shell(reading)
-            assert re.search(r" \* +api_key:acme +\d+ +\d+\n", shown)
-            is_locked = re.search(r"caller +api_key:acme +minutely +deny 429", shown)
+            assert re.search(r" \*\tapi_key:acme\t\d+\t\d+\n", shown)
+            is_locked = re.search(r"caller\tapi_key:acme\t\tminutely\tdeny 429", shown)
             return 'denied;policy="minutely"' in shown and is_locked is not None
 
         wait_until(is_refused_and_shown, 150, lambda: answers)  # again, where a minute ended in between

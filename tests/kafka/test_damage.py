@@ -128,7 +128,7 @@ def test_a_damaged_batch_is_reported_by_its_offsets_and_can_be_skipped(
     assert {gap.kind for gap in here.health.gaps.values()} == {"corrupt"}
     assert read_again(caplog) == {f"{topic}[{p}]": 1 for p in damages}
     listed = here.gatelock("upkeep", "sources", "list", "--gaps").output
-    assert re.search(rf"{topic}\[0\] +corrupt +10 +20 ", listed)
+    assert re.search(rf"{topic}\[0\]\tcorrupt\t10\t20\t", listed)
     assert f"gatelock upkeep sources resume '{topic}[0]' --to next --reason TEXT " in listed
 
     assert here.accept(0, "9").exit_code == 2

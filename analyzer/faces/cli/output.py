@@ -1,4 +1,4 @@
-"""Rows as a table or as JSON."""
+"""TableRows as a table or as JSON."""
 
 from __future__ import annotations
 
@@ -6,18 +6,16 @@ import itertools
 import json
 import os
 import re
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 import click
 
-if TYPE_CHECKING:
-    from rich.table import Column
-
 LINE_CHARACTERS_MAX = 2_000  # of a sentence
 CELL_CHARACTERS_MAX = 400  # the longest name of a caller fits
-TIME = re.compile(r"\d{4}-\d\d-\d\dT")
 FINE_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z")
 TABLE_ROWS_MAX = 1_000  # a table is laid out in memory; JSON is streamed
 
@@ -75,10 +73,41 @@ def csv_lines(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     sys.stdout.flush()
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]], empty: str, *, numbers: int = 0) -> None:
-    """Prints a table with numbers aligned to the right; without rows, the sentence `empty`.
+class TableRows(NamedTuple):
+    """TableRows of a table among lines of text: its columns, and the sentence that stands for no row."""
 
-    The last `numbers` columns are aligned to the right in any case, such as amounts with a unit.
+    columns: Sequence[str]
+    rows: Iterable[Sequence[object]]
+    empty: str
+
+
+def show(parts: Iterable[str | TableRows]) -> None:
+    """Prints sentences and tables, in their order."""
+    for part in parts:
+        if isinstance(part, str):
+            say(part)
+        else:
+            table(*part)
+
+
+def lines_of(parts: Iterable[str | TableRows], width: int) -> Iterator[str]:
+    """Yields the lines that `show` prints on a terminal of this width."""
+    from analyzer.faces.cli.table_layout import table_lines
+    from analyzer.kernel.logs import printable
+
+    for part in parts:
+        rows = [] if isinstance(part, str) else [[_cell(value) for value in row] for row in part.rows]
+        if rows and not isinstance(part, str):
+            yield from table_lines(part.columns, rows, width)
+        else:
+            yield from textwrap.wrap(printable(part if isinstance(part, str) else part.empty), width)
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], empty: str, *, numbers: int = 0) -> None:
+    """Prints a table that fits the terminal; without rows, the sentence `empty`.
+
+    Where no terminal reads, cells are separated by tabs, and whole. The last `numbers` columns are aligned
+    to the right in any case, such as amounts with a unit.
     """
     rows = iter(rows)
     shown = [[_cell(value) for value in row] for row in itertools.islice(rows, TABLE_ROWS_MAX)]
@@ -91,38 +120,21 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], empty: str, 
 
 
 def _print(columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: int) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    """Prints rows for people on a terminal, and elsewhere separated by tabs, whole and without a style."""
+    if not is_terminal():
+        click.echo("\n".join("\t".join(row) for row in [columns, *rows]))
+        return
+    from analyzer.faces.cli.table_layout import table_lines
 
-    # Without a terminal nothing is wrapped: the output may be searched line by line.
-    console = Console(width=None if sys.stdout.isatty() else 10_000)
-    bold = "" if os.environ.get("NO_COLOR") else "bold"
-    layout = Table(
-        *_headed(columns, rows, numbers),
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        show_edge=False,
-        header_style=bold,
-    )
-    for row in rows:
-        layout.add_row(*map(Text, row))  # as text: a caller's name must not be taken for markup
-    with console.capture() as captured:
-        console.print(layout)
-    lines = [line.rstrip() for line in captured.get().splitlines()]
-    click.echo("\n".join(line for line in lines if line), color=True)  # Rich has decided about styles
+    heading, *lines = table_lines(columns, rows, shutil.get_terminal_size().columns, numbers=numbers)
+    if not os.environ.get("NO_COLOR"):
+        heading = click.style(heading, bold=True)
+    click.echo("\n".join([heading, *lines]), color=True)
 
 
-def _headed(columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: int) -> Iterator[Column]:
-    from rich.table import Column
-
-    for index, name in enumerate(columns):
-        is_number = index >= len(columns) - numbers or all(
-            row[index].replace(",", "").lstrip("-").isdecimal() for row in rows
-        )
-        is_time = all(TIME.match(row[index]) for row in rows)
-        yield Column(name, justify="right" if is_number else "left", overflow="fold", no_wrap=is_time)
+def is_terminal() -> bool:
+    """Whether people read the output, and no program."""
+    return sys.stdout.isatty()
 
 
 def _cell(value: object) -> str:
