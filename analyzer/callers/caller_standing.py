@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from ipaddress import ip_address, ip_network
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -67,6 +67,11 @@ class PolicyUse(NamedTuple):
         return self.limit >= UNLIMITED
 
     @property
+    def part(self) -> float:
+        """The part of the limit that is used; 0 without a limit."""
+        return 0.0 if self.is_exempt or self.is_unlimited else self.used / max(1, self.limit)
+
+    @property
     def unit(self) -> Unit | None:
         return self.policy.meter_unit
 
@@ -117,13 +122,64 @@ def caller_standing(engine: sa.Engine, caller: str) -> CallerStanding:
         limits = read_limits(db, plan, newest(db), {*keys.values()} - {""})
         read = _UseReader(db, plan, limits, now_ms // 1000)
         uses = [
-            use for policy in plan.policies if (key := keys[policy.name]) for use in read.uses(policy, key)
+            use for policy in plan.policies if (key := keys[policy.name]) for use in read.uses(policy, [key])
         ]
         active_locks = _locks_on(db, names, now_ms)
         braked, in_shadow = brake_rows.texts(db), brake_rows.in_shadow(db)
     return CallerStanding(
         now_ms, group.tenant, group.plan, names, active_locks, held_off, uses, braked, in_shadow
     )
+
+
+class BriefStanding(NamedTuple):
+    """The state of one caller of many.
+
+    Attributes:
+        nearest: Its use of the policy whose limit it is nearest to, of those that are enforced if one is;
+            None if no limit holds for it.
+        locks: The locks that are enforced against it, the last end first.
+    """
+
+    nearest: PolicyUse | None
+    locks: Sequence[Lock]
+
+
+def brief_standings(engine: sa.Engine, callers: Collection[str]) -> dict[str, BriefStanding]:
+    """Returns the state of each of these callers, by as many statements as for one. Raises StoreAway."""
+    with reading(engine) as db:
+        now_ms = clock_ms(db)
+        directory, numbers = read_directory(db, callers), catalog.load(db)
+        tenants = {caller: directory.caller_group(caller).tenant for caller in callers}
+        names = {caller: [*_names(caller, tenants[caller], numbers)] for caller in callers}
+        plan = plans.active(db)[1] if plans.exists(db) else Plan()
+        keys_by_policy = {
+            policy.name: {caller: _policy_key(policy, caller, tenants[caller]) for caller in callers}
+            for policy in plan.policies
+        }
+        keys = {key for keys in keys_by_policy.values() for key in keys.values()} - {""}
+        read = _UseReader(db, plan, read_limits(db, plan, newest(db), keys), now_ms // 1000)
+        nearest: dict[str, PolicyUse] = {}
+        for policy in plan.policies:
+            keys_of_callers = keys_by_policy[policy.name]
+            most = read.most_used(policy, {*keys_of_callers.values()} - {""})
+            for caller, key in keys_of_callers.items():
+                if key in most:
+                    nearest[caller] = max(most[key], nearest.get(caller, most[key]), key=_nearness)
+        in_force = _locks_on(db, dict.fromkeys(name for own in names.values() for name in own), now_ms)
+    by_name: dict[LockedName, list[Lock]] = {}
+    for lock in in_force:
+        if lock.action not in NOT_ENFORCED:
+            by_name.setdefault((lock.scope, lock.key), []).append(lock)
+    return {
+        caller: BriefStanding(
+            nearest.get(caller), [lock for name in names[caller] for lock in by_name.get(name, ())]
+        )
+        for caller in callers
+    }
+
+
+def _nearness(use: PolicyUse) -> tuple[bool, float]:
+    return not use.policy.is_shadow, use.part
 
 
 def _names(caller: str, tenant: str, numbers: Catalog) -> Iterator[LockedName]:
@@ -168,18 +224,19 @@ class _UseReader:
         self._db, self._plan, self._limits, self._now_s = db, plan, limits, now_s
         self._catalog = catalog.load(db)
 
-    def uses(self, policy: Policy, key: str) -> Iterator[PolicyUse]:
-        """Yields what a series has used of a policy; by resource, those with the most."""
+    def uses(self, policy: Policy, keys: Sequence[str]) -> Iterator[PolicyUse]:
+        """Yields what series have used of a policy; by resource, those with the most of each key."""
         kind, now_s = policy_kind(policy), self._now_s
         sum_ = kind.judged_sum(policy)
-        own = self._limits.of_key(policy, key)
-        window = self._limits.series_window(sum_, key, now_s)
+        windows = {key: self._limits.series_window(sum_, key, now_s) for key in keys}
         rolling_s = sum_.window.period_s if isinstance(sum_.window, Rolling) else None
         context = Circumstances(instant(now_s * 1000), limits=self._limits, is_warden=True)
-        judged: Policy = own or policy
-        if isinstance(sum_.window, Calendar) and not sum_.window.limits(window):
-            judged = with_limit(judged, UNLIMITED)
-        for standing in self._standings(sum_, key, window):
+        for standing in self._standings(sum_, windows):
+            key, window = standing.total.key, windows[standing.total.key]
+            own = self._limits.of_key(policy, key)
+            judged: Policy = own or policy
+            if isinstance(sum_.window, Calendar) and not sum_.window.limits(window):
+                judged = with_limit(judged, UNLIMITED)
             on_route = for_resource(judged, standing.total.resource)
             used, limit = kind.amounts(on_route, standing, context)
             yield PolicyUse(
@@ -194,21 +251,50 @@ class _UseReader:
                 window.until_s - window.start_s if rolling_s is None else rolling_s,
             )
 
-    def _standings(self, sum_: Sum, key: str, window: Window) -> list[Standing]:
-        """Returns how the series stand; one that was never counted has used nothing.
+    def most_used(self, policy: Policy, keys: Collection[str]) -> dict[str, PolicyUse]:
+        """Returns for each key the use that is nearest to its limit, where there is one."""
+        uses: dict[str, PolicyUse] = {}
+        for use in self.uses(policy, sorted(keys)) if keys else ():
+            if not (use.is_exempt or use.is_unlimited):
+                uses[use.key] = max(use, uses.get(use.key, use), key=_nearness)
+        return uses
+
+    def _standings(self, sum_: Sum, windows: Mapping[str, Window]) -> list[Standing]:
+        """Returns how the series stand, by their windows; one that was never counted has used nothing.
 
         The statements are those of a series that was: how long they take does not tell one from the other.
         """
-        nothing = [Standing(TotalKey(sum_, key, "", window), 0)]
         number = self._catalog.sums.get(sum_text(sum_))
         if number is None:
-            return nothing
-        conditions = totals.c.sum == number, totals.c.window_s == window.start_s, totals.c.key == key
-        statement = sa.select(totals.c.resource, totals.c.used).where(*conditions)
-        rows = self._db.execute(statement.order_by(totals.c.used.desc()).limit(RESOURCES_MAX)).all()
-        read = [Standing(TotalKey(sum_, key, row.resource, window), row.used) for row in rows]
-        with_own = with_slots(self._db, read or nothing, self._catalog, self._now_s)
+            return [Standing(TotalKey(sum_, key, "", window), 0) for key, window in windows.items()]
+        by_window: dict[Window, list[str]] = {}
+        for key, window in windows.items():
+            by_window.setdefault(window, []).append(key)
+        standings = []
+        for window, keys in by_window.items():
+            rows: dict[str, list[Standing]] = {key: [] for key in keys}
+            for key, resource, used in self._db.execute(self._largest(number, window, keys)):
+                rows[key].append(Standing(TotalKey(sum_, key, resource, window), used))
+            for key, present in rows.items():
+                standings += present or [Standing(TotalKey(sum_, key, "", window), 0)]
+        with_own = with_slots(self._db, standings, self._catalog, self._now_s)
         return with_wholes(self._db, self._plan, with_own, self._catalog, self._now_s)
+
+    def _largest(self, number: int, window: Window, keys: Sequence[str]) -> sa.Select[Any]:
+        """Returns the statement for the totals of each key that are the largest."""
+        rank = sa.func.row_number().over(partition_by=totals.c.key, order_by=totals.c.used.desc())
+        ranked = (
+            sa.select(totals.c.key, totals.c.resource, totals.c.used, rank.label("place"))
+            .where(
+                totals.c.sum == number,
+                totals.c.window_s == window.start_s,
+                is_among(self._db.dialect.name, totals.c.key, keys),
+            )
+            .subquery()
+        )
+        columns = ranked.c.key, ranked.c.resource, ranked.c.used
+        largest = sa.select(*columns).where(ranked.c.place <= RESOURCES_MAX)
+        return largest.order_by(ranked.c.key, ranked.c.used.desc())
 
 
 def _reached_s(used: int, limit: int, window: Window, now_s: int) -> int | None:

@@ -121,8 +121,8 @@ LAWS = {
     "the loop does not import how it is put together": Law(LOOP, COMMAND_LINE),
     "how it is put together imports no face": Law(ASSEMBLY, ("analyzer.faces", "analyzer.demo")),
     "what several faces show imports no face": Law(
-        ("analyzer.faces.acts", "analyzer.faces.day_answers"),
-        tuple(f"analyzer.faces.{face}" for face in ("api", "cli", "feed", "pages", "signals")),
+        ("analyzer.faces.acts", "analyzer.faces.day_answers", "analyzer.faces.live_callers"),
+        tuple(f"analyzer.faces.{face}" for face in ("api", "cli", "feed", "pages", "signals", "tui")),
     ),
     "what is served does not import the command line": Law(
         ("analyzer.faces.api", "analyzer.faces.feed", "analyzer.faces.pages", "analyzer.faces.signals"),
@@ -224,7 +224,7 @@ GUESTS = {
     "pydantic_settings": ("analyzer.config",),
     "pytest": ("gatekeeper.testing.plugin",),
     "redis": ("gatekeeper.limits.redis",),
-    "rich": ("analyzer.faces.cli", "analyzer.demo"),
+    "rich": ("analyzer.faces.cli", "analyzer.demo", "analyzer.faces.tui.top_app"),
     "sqlalchemy": (  # and nothing that is pure
         "analyzer.config.tables.database",  # parses URLs as the engine does
         *(f"analyzer.{chapter}" for chapter in ("billing", "build", "callers", "counting", "delays", "demo")),
@@ -235,6 +235,7 @@ GUESTS = {
     ),
     "jinja2": ("analyzer.faces.pages",),
     "starlette": ("analyzer.faces", "analyzer.server"),
+    "textual": ("analyzer.faces.tui.top_app",),
     "click": ("analyzer.faces.cli",),
     "uvicorn": ("analyzer.server", "analyzer.demo"),
     "werkzeug": ("gatekeeper.adapters.flask",),

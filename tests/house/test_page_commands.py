@@ -21,10 +21,10 @@ PAGES = (
 )
 INLINE = re.compile(r"`(gatelock [^`\n]+)`")
 BLOCK = re.compile(r"^(?:    |\$ )*(gatelock .+?)(?: +#.*)?$", re.MULTILINE)
-# They run until a signal, need Kafka's partitions, or have their own test.
+# They run until a signal, need a terminal or Kafka's partitions, or have their own test.
 ELSEWHERE = re.compile(
     r"gatelock (run|serve|demo|upkeep sources resume|upkeep rejects (show|retry|export)|upkeep import|init"
-    r"|restore (check|days))\b"
+    r"|restore (check|days))\b|gatelock top$"
 )
 PLACEHOLDERS = {
     "INCIDENT": "INC-1",

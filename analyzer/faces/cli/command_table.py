@@ -77,6 +77,7 @@ RUN = (
 )
 CALLERS_AND_LIMITS = (
     Command("explain", "verbs.explain:explain", "Say why a caller is locked, or why not."),
+    Command("top", "verbs.top:top", "Show who sends how much now, and lock or unlock a caller."),
     Command("usage", "verbs.usage:usage", "Show what was counted."),
     CommandGroup(
         "locks", "Locks in force, notices, and the switch that opens every gate.",

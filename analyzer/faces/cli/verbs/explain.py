@@ -11,7 +11,7 @@ from click import Context
 from click.exceptions import Exit
 
 from analyzer.callers.caller_standing import held_by_brakes
-from analyzer.callers.explained_caller import explained_caller
+from analyzer.callers.explained_caller import ExplainedCaller, explained_caller
 from analyzer.delays.exceeded_overshoots import estimated_overshoots, exceeded
 from analyzer.faces.cli.described_options import Argument, Option
 from analyzer.faces.cli.exit_codes import FOUND, reporting_errors
@@ -25,7 +25,7 @@ from analyzer.faces.cli.options import (
     parse_time,
     second_at,
 )
-from analyzer.faces.cli.output import json_lines, say, table
+from analyzer.faces.cli.output import TableRows, json_lines, say, show
 from analyzer.gates.gate_health import NO_REPORTS, NOT_REPORTED, living_gates, met_locks
 from analyzer.gates.gate_reports import reporting_gates
 from analyzer.judging.kinds import policy_kind
@@ -80,7 +80,7 @@ def explain(
         then = None if moment is None else moment.stretch(engine)
         name = counted_caller(context, config, engine, caller)
         explained = explained_caller(engine, name, second_at(engine, begin), then)
-        standing, history, past, resources, absence = explained[1:]
+        history, past, absence = explained.history, explained.past, explained.absence
         if json:
             json_lines([explained.as_object()])
         if absence is not None:
@@ -89,50 +89,57 @@ def explain(
                 raise Exit(FOUND)
         if json:
             return
+        flush_every = load_settings(context, config).analyzer.flush_every
         if then is None:
-            _show_present(name, standing, resources)
-            _show_met(engine, standing)
-        _show_past(past, "in the time of the history" if then is None else f"at {at}")
-        if then is not None and not past:
-            _show_nearest(history, *then)
-        for late in exceeded(
-            past, estimated_overshoots(engine, load_settings(context, config).analyzer.flush_every)
-        ):
-            say(str(late))
+            show(explanation(engine, explained, flush_every))
+            return
+        show(_past(past, f"at {at}"))
+        if not past:
+            show(_nearest(history, *then))
+        show(_overshoots(engine, past, flush_every))
 
 
-def _show_present(name: str, standing: CallerStanding, resources: Sequence[tuple[str, int, int]]) -> None:
+def explanation(
+    engine: sa.Engine, explained: ExplainedCaller, flush_every: float
+) -> Iterator[str | TableRows]:
+    """Yields the present of a caller, and its past locks. Raises StoreAway."""
+    yield from _present(explained.name, explained.standing, explained.resources)
+    yield from _met(engine, explained.standing)
+    yield from _past(explained.past, "in the time of the history")
+    yield from _overshoots(engine, explained.past, flush_every)
+
+
+def _overshoots(engine: sa.Engine, past: Sequence[LockOutcome], flush_every: float) -> Iterator[str]:
+    yield from map(str, exceeded(past, estimated_overshoots(engine, flush_every)))
+
+
+def _present(
+    name: str, standing: CallerStanding, resources: Sequence[tuple[str, int, int]]
+) -> Iterator[str | TableRows]:
 
     facts = [f"plan {standing.plan}"] * bool(standing.plan) + [f"tenant {standing.tenant}"] * bool(
         standing.tenant
     )
     enforced = [lock for lock in standing.locks if lock.action not in ("shadow", "notify", "suspend")]
     about = f" ({', '.join(facts)})" if facts else ""
-    say(f"{name}{about} is {'locked' if enforced else 'not locked'}")
+    yield f"{name}{about} is {'locked' if enforced else 'not locked'}"
     if any(lock.action == "suspend" for lock in standing.locks):
-        say("  all locks are suspended: `gatelock locks resume --reason TEXT`")
+        yield "  all locks are suspended: `gatelock locks resume --reason TEXT`"
     for lock in standing.locks:
         if lock.action != "suspend":
-            say(f"  {_lock_text(lock)}")
+            yield f"  {_lock_text(lock)}"
     for policy in held_by_brakes(standing):
-        say(f"  not locked by {policy}: its brake holds the lock, {standing.braked[policy]}")
+        yield f"  not locked by {policy}: its brake holds the lock, {standing.braked[policy]}"
     for held in standing.held_off:
         until = time_text(instant(held.until_ms))
-        say(f"  {held.at.policy} sets no lock before {until}: cleared by {held.who}, {held.reason}")
+        yield f"  {held.at.policy} sets no lock before {until}: cleared by {held.who}, {held.reason}"
     for hint in _next_commands(name, enforced, [use.policy for use in standing.uses]):
-        say(f"  {hint}")
+        yield f"  {hint}"
     columns = ["policy", "mode", "series", "used", "limit", "left", "window ends", "at this pace"]
-    table(
-        columns,
-        [_use_row(use, standing) for use in standing.uses],
-        "no policy is in force: no caller is locked",
-    )
+    rows = [_use_row(use, standing) for use in standing.uses]
+    yield TableRows(columns, rows, "no policy is in force: no caller is locked")
     if resources:
-        table(
-            ["resource, last day", "requests", "denied"],
-            [list(row) for row in resources],
-            "nothing was counted in the last day",
-        )
+        yield TableRows(["resource, last day", "requests", "denied"], resources, "")
 
 
 def _next_commands(name: str, locks: Sequence[Lock], policies: Sequence[Policy]) -> Iterator[str]:
@@ -190,30 +197,30 @@ def _use_row(use: PolicyUse, standing: CallerStanding) -> list[str]:
     ]
 
 
-def _show_met(engine: sa.Engine, standing: CallerStanding) -> None:
-    """Says whether gates have met the locks: one under a name that no gate is asked for refuses nothing."""
+def _met(engine: sa.Engine, standing: CallerStanding) -> Iterator[str]:
+    """Yields whether gates have met the locks: one under a name that no gate is asked for refuses nothing."""
     gates = living_gates(reporting_gates(engine))
     met = met_locks(gates)
     for lock in standing.locks:
         if lock.action in ("deny", "slow", "tag") and met is not None:
             sentence = "a gate has been asked for it" if lock.at in met else NOT_REPORTED
             silent = "" if gates else f": {NO_REPORTS}"
-            say(f"the lock by {lock.policy}: {sentence}{silent}")
+            yield f"the lock by {lock.policy}: {sentence}{silent}"
 
 
-def _show_nearest(history: Sequence[LockOutcome], begin_s: int, end_s: int) -> None:
-    """Says which locks came before and after a time without any; `history` has the latest first."""
+def _nearest(history: Sequence[LockOutcome], begin_s: int, end_s: int) -> Iterator[str]:
+    """Yields which locks came before and after a time without any; `history` has the latest first."""
     earlier = [lock for lock in history if lock.ended_ms is not None and lock.ended_ms <= begin_s * 1000]
     later = [lock for lock in history if lock.began_ms >= end_s * 1000]
     for phrase, nearest in (("the one before", earlier[:1]), ("the one after", later[-1:])):
         for lock in nearest:
             ended = "" if lock.ended_ms is None else f" to {format_second(lock.ended_ms // 1000)}"
-            say(f"{phrase}: {lock.at.policy}, {format_second(lock.began_ms // 1000)}{ended}: {lock.detail}")
+            yield f"{phrase}: {lock.at.policy}, {format_second(lock.began_ms // 1000)}{ended}: {lock.detail}"
 
 
-def _show_past(past: Sequence[LockOutcome], then: str) -> None:
-    """Prints locks; `then` says when there is none."""
-    rows = (
+def _past(past: Sequence[LockOutcome], then: str) -> Iterator[str | TableRows]:
+    """Yields locks; `then` says when there is none."""
+    rows = [
         [
             format_second(outcome.began_ms // 1000),
             "" if outcome.ended_ms is None else format_second(outcome.ended_ms // 1000),
@@ -225,8 +232,8 @@ def _show_past(past: Sequence[LockOutcome], then: str) -> None:
             outcome.detail,
         ]
         for outcome in islice(past, HISTORY_MAX)
-    )
+    ]
     columns = ["locked from", "to", "policy", "does", "on", "judged by", "beyond limit", "detail"]
-    table(columns, rows, f"no lock {then}")
+    yield TableRows(columns, rows, f"no lock {then}")
     if len(past) > HISTORY_MAX:
-        say(f"... and {len(past) - HISTORY_MAX:,} earlier ones: --json has all", err=True)
+        yield f"... and {len(past) - HISTORY_MAX:,} earlier ones: --json has all"
