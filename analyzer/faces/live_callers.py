@@ -25,7 +25,7 @@ NOTHING = TrafficAmount()
 
 
 class LiveQuery(NamedTuple):
-    """Which callers are looked at.
+    """A choice of callers.
 
     Attributes:
         span: A word of SPANS_S: the time whose requests are added up.

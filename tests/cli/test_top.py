@@ -111,7 +111,7 @@ def test_once_prints_a_table_or_an_object(gatelock: Gatelock) -> None:
     assert "daily 60 %" in shown[2].split("\t")
     answer = json.loads(gatelock("top", "--json", "--filter", "bob").stdout)
     assert [row["caller"] for row in answer["rows"]] == ["api_key:bob"]
-    assert gatelock("top", "--once", "--filter", "nobody").stdout.splitlines()[1:] == ["nothing matches"]
+    assert gatelock("top", "--once", "--filter", "mallory").stdout.splitlines()[1:] == ["nothing matches"]
     assert gatelock("top").exit_code == 2, "it needs a terminal"
 
 

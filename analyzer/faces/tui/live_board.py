@@ -1,4 +1,4 @@
-"""What the screen of `gatelock top` reads and does, against the database."""
+"""The board behind the screen of `gatelock top`: reads and acts, against the database."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ActRequest(NamedTuple):
 
 
 class Board(Protocol):
-    """What the screen needs. Each call may block, and raises BoardAway for what an operator can act on."""
+    """Reads and acts for the screen. Each call may block, and raises BoardAway for what an operator can cure."""
 
     def look(self, query: LiveQuery) -> LiveCallers:
         """Returns the callers of this moment."""

@@ -41,7 +41,7 @@ l, u     lock it, unlock it: asks for a reason, shows what is done, and asks
 /        only callers whose name contains a text; empty: all
 s        sort by the next column; S: by the one before
 +, -     a longer, a shorter span
-p        pause, or go on; r: read now
+p        pause, or continue; r: read now
 ?        this help;  q: quit
 
 rate/s is that of the last one to two minutes. requests are those of the span,
@@ -261,7 +261,7 @@ class TopApp(App[None]):
         """Writes the notice: what is wrong before what was done."""
         if not self._is_ready:
             return
-        paused = "paused: p goes on" if self.is_paused else ""
+        paused = "paused: p continues" if self.is_paused else ""
         empty = "no caller was counted in this time" if self.answer and not self.answer.rows else ""
         text = "; ".join(filter(None, [self._trouble, paused, self._notice, empty]))
         self.query_one("#notice", Static).update(Text(text, no_wrap=True, overflow="ellipsis"))
@@ -291,7 +291,7 @@ class TopApp(App[None]):
         self._ask(self.live_query._replace(span=words[place]))
 
     def action_pause(self) -> None:
-        """Keeps the rows as they are, or goes on."""
+        """Keeps the rows as they are, or continues."""
         self.is_paused = not self.is_paused
         self._say()
         if not self.is_paused:

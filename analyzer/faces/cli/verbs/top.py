@@ -12,7 +12,7 @@ from analyzer.faces.cli.exit_codes import reporting_errors, usage_error
 from analyzer.faces.cli.options import ConfigOption, load_settings, open_database
 from analyzer.faces.cli.output import json_lines, say, table
 from analyzer.faces.cli.top_texts import COLUMNS, heading, texts_of
-from analyzer.faces.live_callers import ROWS_MAX, SORTS, SPANS_S, LiveQuery, live_callers
+from analyzer.faces.live_callers import ROWS_MAX, SORTS, SPANS_S, LiveCallers, LiveQuery, live_callers
 
 NO_TEXTUAL = "top needs textual: pip install 'gatelock[tui]'; or write --once"
 
@@ -48,23 +48,25 @@ def top(
     Example: gatelock top --span 15m --sort rate
     """
     query = LiveQuery(span, sort, filter_, rows)
-    if once or json:
-        with reporting_errors(), open_database(context, config) as engine:
-            answer = live_callers(engine, query)
-            if json:
-                json_lines([answer.as_object()])
-                return
-            say(heading(answer, query))
-            nothing = "no caller was counted in this time" if not filter_ else "nothing matches"
-            table(COLUMNS, map(texts_of, answer.rows), nothing)
-        return
-    if not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
-        raise usage_error("top needs a terminal, for its errors, too; or write --once")
-    try:
-        from analyzer.faces.tui.top_app import TopApp
-    except ImportError as missing:
-        raise usage_error(NO_TEXTUAL) from missing
-    from analyzer.faces.tui.live_board import LiveBoard
-
     with reporting_errors(), open_database(context, config) as engine:
+        if once or json:
+            _print(live_callers(engine, query), query, as_json=json)
+            return
+        if not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
+            raise usage_error("top needs a terminal, for its errors, too; or write --once")
+        try:
+            from analyzer.faces.tui.top_app import TopApp
+        except ImportError as missing:
+            raise usage_error(NO_TEXTUAL) from missing
+        from analyzer.faces.tui.live_board import LiveBoard
+
         TopApp(LiveBoard(engine, load_settings(context, config)), query, every).run()
+
+
+def _print(answer: LiveCallers, query: LiveQuery, *, as_json: bool) -> None:
+    if as_json:
+        json_lines([answer.as_object()])
+        return
+    say(heading(answer, query))
+    nothing = "no caller was counted in this time" if not query.text else "nothing matches"
+    table(COLUMNS, map(texts_of, answer.rows), nothing)
