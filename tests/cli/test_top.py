@@ -115,6 +115,8 @@ def test_once_prints_a_table_or_an_object(gatelock: Gatelock) -> None:
     assert gatelock("top").exit_code == 2, "it needs a terminal"
 
 
+@on_one_database
+@pytest.mark.usefixtures("engine")
 def test_without_textual_the_extra_is_named(gatelock: Gatelock, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == "textual" or "top_app" in name]:
         monkeypatch.delitem(sys.modules, name)

@@ -35,7 +35,7 @@ class ActRequest(NamedTuple):
 
 
 class Board(Protocol):
-    """Reads and acts for the screen. Each call may block, and raises BoardAway for what an operator can cure."""
+    """Reads and acts for the screen. A call may block; it raises BoardAway for what an operator can cure."""
 
     def look(self, query: LiveQuery) -> LiveCallers:
         """Returns the callers of this moment."""
