@@ -22,7 +22,7 @@ from analyzer.config.settings import Settings
 from analyzer.config.tables.sources import SourceTable
 from analyzer.counting.counter.counter import PythonCounter
 from analyzer.counting.gaps import SqlGaps
-from analyzer.counting.measured_delays import DelayLimits, MeasuredDelays
+from analyzer.counting.measured_delays import MeasuredDelays
 from analyzer.counting.records.forgotten_callers import ForgottenCallers
 from analyzer.daemon import Daemon, LoopObserver, log_notes
 from analyzer.flush.analyzers import AnalyzerFile, SqlAgreement, agree_on_source, differing_sources
@@ -42,16 +42,16 @@ from analyzer.kernel.database.installation_secrets import EVENT_IDS, REFERENCES,
 from analyzer.kernel.database.migrate import require_head
 from analyzer.kernel.errors import CannotCount, DeliveryFailed, ReplayRefused
 from analyzer.kernel.model import Counter, Partition, process_name
+from analyzer.kernel.secrets import masked
 from analyzer.maintenance.failing_jobs import JobObserver
 from analyzer.maintenance.job_runner import JobRunner
 from analyzer.maintenance.job_scheduler import JobScheduler
 from analyzer.maintenance.job_table import (
     LANES,
     LOCKS,
-    Alarms,
-    IgnoredAlarms,
     JobContext,
     Lane,
+    Work,
     new_runner,
 )
 from analyzer.plan.mapping import SourceMapping
@@ -74,16 +74,21 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+Watch = Callable[[sa.Engine], Work]  # makes the job that looks for problems
+
+
 class Observer(LoopObserver, JobObserver, Protocol):
     """Receives the events of the loop and of the jobs."""
 
     def judged(self, judged: Judged, cause: str) -> None: ...
 
 
-class MeasuringObserver(Observer, Alarms, Protocol):
+class MeasuringObserver(Observer, Protocol):
     """Also measures delays and clocks, which the analyzer stores with its heartbeats."""
 
-    delay_limits: DelayLimits  # of its alarms
+    @property
+    def problems(self) -> Mapping[str, str]:
+        """Problems of the loop: a sentence for each, by its name."""
 
     @property
     def measured(self) -> MeasuredDelays:
@@ -116,11 +121,13 @@ def build(
     *,
     is_applied: bool = False,
     reader: ConfigurationReader | None = None,
+    watch: Watch | None = None,
 ) -> Daemon:
     """Returns the analyzer that follows every source of `settings`.
 
     It counts by the plan in force, and proposes its configuration; with `is_applied`, all of it comes in
-    force with the first records. It proposes what `reader` has read again. Raises StoreAway, SchemaBehind.
+    force with the first records. It proposes what `reader` has read again.
+    `watch` looks for problems. Raises StoreAway, SchemaBehind.
     """
     flushes, store = _store(settings, engine)
     rename_sources(engine, _streams(settings), settings.analyzer.name)
@@ -139,11 +146,22 @@ def build(
     daemon = _daemon(
         settings, engine, store, open_source(), flushes, health, pace, agreement, plans.agree, own.counter_for
     )
-    daemon.beat, daemon.open_source = lambda: plans.beat(health.measured), open_source
+    daemon.open_source = open_source
+    daemon.beat = lambda: plans.beat(
+        health.measured, "" if reader is None else reader.refusal, _own_problems(daemon, health)
+    )
     if reader is not None:
         add_reload(daemon, settings, plans, own, reader, health)
-    daemon.jobs = job_scheduler(settings, health)
+    daemon.jobs = job_scheduler(settings, health, watch)
     return daemon
+
+
+def _own_problems(daemon: Daemon, health: MeasuringObserver) -> dict[str, str]:
+    """Returns the problems that only this process can see: stopped partitions are stored as gaps."""
+    source = daemon.pipeline.source
+    stopped = {str(part) for part in source.stopped()}
+    problems = {**source.problems(), **health.problems}
+    return {name: masked(sentence) for name, sentence in problems.items() if name not in stopped}
 
 
 def build_import(
@@ -176,7 +194,7 @@ def build_import(
     counter_for = OwnSources(settings, engine).counter_for
     daemon = _daemon(settings, engine, store, imported, flushes, health, pace, agreement, agree, counter_for)
     # No upkeep: an old log would be rolled up while it is read, before its minutes could be reported.
-    daemon.jobs = JobScheduler([_job_runner(settings, health, IgnoredAlarms(), LOCKS)])
+    daemon.jobs = JobScheduler([_job_runner(settings, health, LOCKS)])
     return daemon, imported
 
 
@@ -408,21 +426,21 @@ def add_reload(
         changed = reader.take()
         if changed is None:
             return False
-        health.delay_limits = changed.delays.limits
         plan = plan_while_running(settings, changed, own.mappings)
         own.change(plan, name_digests(changed))
         return plans.propose(plan)
 
     daemon.take_configuration = take_configuration
-    daemon.beat = lambda: plans.beat(health.measured, reader.refusal)
 
 
-def job_scheduler(settings: Settings, health: MeasuringObserver) -> JobScheduler:
-    """Returns all jobs, with separate connections for each lane, which it closes."""
-    return JobScheduler([_job_runner(settings, health, health, lane) for lane in LANES])
+def job_scheduler(
+    settings: Settings, observer: Observer, watch: Watch | None = None, lanes: Sequence[Lane] = LANES
+) -> JobScheduler:
+    """Returns the jobs of some lanes, with separate connections for each, which it closes."""
+    return JobScheduler([_job_runner(settings, observer, lane, watch) for lane in lanes])
 
 
-def _job_runner(settings: Settings, observer: Observer, alarms: Alarms, lane: Lane) -> JobRunner:
+def _job_runner(settings: Settings, observer: Observer, lane: Lane, watch: Watch | None = None) -> JobRunner:
     opened_engine = open_engine(
         settings.database.address, statement_ms=lane.statement_ms, busy_ms=lane.busy_ms
     )
@@ -437,7 +455,7 @@ def _job_runner(settings: Settings, observer: Observer, alarms: Alarms, lane: La
         ends_of_logs=ends_of_logs(settings),
         flush_every_s=settings.analyzer.flush_every,
         judged=observer.judged,
-        alarms=alarms,
+        watch=watch,
         live_usage=None if settings.billing.live is None else partial(_live_push, settings),
     )
     return new_runner(context, lane, observer, engine.dispose)

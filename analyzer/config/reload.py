@@ -93,6 +93,11 @@ class ConfigurationReader:
         else:
             self._accept(settings)
 
+    @property
+    def latest(self) -> Settings:
+        """The last settings that were accepted."""
+        return self._latest
+
     def take(self) -> Settings | None:
         """Returns the settings that were accepted since the last call; None without any."""
         with self._mutex:

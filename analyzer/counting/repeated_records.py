@@ -78,11 +78,6 @@ def repeated_records(engine: sa.Engine) -> list[RepeatedRecords]:
         return [entry for entry in shares if entry.share >= SHARE_MIN]
 
 
-def repeated_in_words(engine: sa.Engine) -> dict[str, str]:
-    """Returns a sentence for each of these callers, by its name. Raises StoreAway."""
-    return {entry.caller: str(entry) for entry in repeated_records(engine)}
-
-
 def kept_ids(engine: sa.Engine) -> list[KeptIds]:
     """Returns how long each followed partition of a source with ids remembers them. Raises StoreAway."""
     columns = offsets.c["source", "topic", "partition", "ids_kept_ms"]

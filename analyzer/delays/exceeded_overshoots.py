@@ -104,8 +104,3 @@ def late_cause(lock: LockOutcome, still: Sequence[Standstill]) -> str:
         if standstill.explains(lock.began_ms):
             return str(standstill)
     return COUNTED_LATE if 2 * lock.admitted_before > (lock.overshoot or 0) else ""
-
-
-def late_locks(engine: sa.Engine, flush_s: float) -> dict[str, str]:
-    """Returns a sentence for each cause for which locks of the last hour came late, by that cause."""
-    return {late.cause: str(late) for late in recent_overshoots(engine, flush_s)}

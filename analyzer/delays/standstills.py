@@ -16,7 +16,7 @@ from analyzer.kernel.database.clock import instant
 from analyzer.kernel.database.engine import reading
 from analyzer.kernel.tables.job_tables import job_runs
 
-WATCH = "watch-overshoot"  # each minute
+WATCH = "watch-standstills"  # each minute
 MINUTE_MS = 60_000
 APART_MS = 2 * MINUTE_MS  # runs of it are never further apart while an analyzer works
 

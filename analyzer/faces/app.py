@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -11,17 +11,19 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 
 from analyzer.faces.authentication import Authenticator
+from analyzer.faces.signals.conditions import Signal
 from analyzer.faces.signals.health import Health
 from analyzer.faces.signals.metrics import Measurements, without_path
+from analyzer.faces.signals.signal_table import signal_fields
 from analyzer.faces.signals.status import InstallationStatus
 from analyzer.gates.fleet_summary import FleetSummary
 from analyzer.kernel.errors import AnalyzerError
 from analyzer.kernel.model import Gap, Partition
 from analyzer.kernel.secrets import masked
 from analyzer.server.single_flight import SingleFlight
-from gatekeeper.feed.feed_json import time_text
 
 UNMET_KEPT_S = 60.0  # counting them reads the requests of up to a hundred callers
+SIGNALS_KEPT_S = 2.0
 FLEET_KEPT_S = 15.0  # reads the reports of up to 2,000 gates
 T = TypeVar("T")
 HIDDEN = "details are in the log, and here for a request with a token"
@@ -36,6 +38,7 @@ class AppState:
     read_status: Callable[[], InstallationStatus]  # from the database: may block, may raise StoreAway
     count_unmet_locks: Callable[[], int | None]  # likewise; None: not known
     read_fleet: Callable[[], FleetSummary]  # likewise
+    read_signals: Callable[[], Sequence[Signal]]  # likewise
     schema_problem: Callable[[str | None], object]  # a sentence about the version of the tables; None: fits
     authenticator: Authenticator  # who may read the locks may also read details of problems
 
@@ -44,6 +47,7 @@ def create_app(state: AppState) -> FastAPI:
     """Returns an application with the endpoints of health and metrics."""
     app = FastAPI(title="Gatelock", openapi_url=None, redirect_slashes=False)
     status_reader = SingleFlight(state.read_status)
+    signal_reader: SingleFlight[Sequence[Signal] | None] = SingleFlight(state.read_signals, SIGNALS_KEPT_S)
     health = state.health
 
     @app.get("/livez")
@@ -54,45 +58,37 @@ def create_app(state: AppState) -> FastAPI:
 
     @app.get("/readyz")
     async def readyz(request: Request) -> Response:
-        """200 while records can be counted; otherwise 503 with all problems, by name.
+        """200 while records can be counted; otherwise 503 with the problems of this process, by name.
+
+        `signals` has what is wrong with the installation; see `gatelock doctor`.
 
         Only a request that may read the locks gets sentences, which may quote records, paths and drivers.
         """
         # At once: a probe does not wait twice for a database that hangs.
-        (status, problems), has_details = await asyncio.gather(
-            _status_and_problems(state, status_reader), state.authenticator.allows("read", request)
+        (_, problems), signals, has_details = await asyncio.gather(
+            _status_and_problems(state, status_reader),
+            _unless_away(signal_reader),
+            state.authenticator.allows("read", request),
         )
         partitions = sorted(str(part) for part in health.current_lags)
         if not has_details:
             problems = without_details(problems, health.gaps)
             partitions = sorted(map(without_path, partitions))
         body = {"ready": not problems, "problems": problems, "partitions": partitions}
-        if status is not None and status.suspended_until is not None:
-            # Not a problem: an operator chose it.
-            body["suspended_until"] = time_text(status.suspended_until)
-        if status is not None and status.braked:
-            # Not a problem of counting, either: gates are open to the callers of such a policy.
-            body["braked_policies"] = {
-                name: text if has_details else HIDDEN for name, text in status.braked.items()
-            }
-        if failing := health.failing_jobs:
-            # Not a problem either: records are counted, and gates end locks by their own clocks.
-            body["failing_jobs"] = {
-                name: masked(error) if has_details else HIDDEN for name, error in failing.items()
-            }
-        if refused := health.refused_configuration:
-            # Records are counted by the configuration before it.
-            body["refused_configuration"] = masked(refused) if has_details else HIDDEN
-        if alarms := health.alarms:
-            # Records are counted, and locks are late or judged by clocks that differ.
-            body["alarms"] = {name: masked(text) if has_details else HIDDEN for name, text in alarms.items()}
+        # Not problems of this process: a balancer would take all of them out for a token that expires.
+        body["signals"] = [signal_fields(signal, has_details=has_details) for signal in signals or ()]
         return JSONResponse(body, 503 if problems else 200)
 
-    _add_metrics(app, state, status_reader)
+    _add_metrics(app, state, status_reader, signal_reader)
     return app
 
 
-def _add_metrics(app: FastAPI, state: AppState, status_reader: SingleFlight[InstallationStatus]) -> None:
+def _add_metrics(
+    app: FastAPI,
+    state: AppState,
+    status_reader: SingleFlight[InstallationStatus],
+    signal_reader: SingleFlight[Sequence[Signal] | None],
+) -> None:
     unmet_counter = SingleFlight(state.count_unmet_locks, UNMET_KEPT_S)
     fleet_reader: SingleFlight[FleetSummary | None] = SingleFlight(state.read_fleet, FLEET_KEPT_S)
     health = state.health
@@ -100,8 +96,9 @@ def _add_metrics(app: FastAPI, state: AppState, status_reader: SingleFlight[Inst
     @app.get("/metrics")
     async def metrics(request: Request) -> Response:
         """Returns all metrics; paths of files only for a request that may read the locks."""
-        (status, problems), unmet_locks, fleet, has_details = await asyncio.gather(
+        (status, problems), signals, unmet_locks, fleet, has_details = await asyncio.gather(
             _status_and_problems(state, status_reader),
+            _unless_away(signal_reader),
             _unless_away(unmet_counter),
             _unless_away(fleet_reader),
             state.authenticator.allows("read", request),
@@ -110,7 +107,7 @@ def _add_metrics(app: FastAPI, state: AppState, status_reader: SingleFlight[Inst
             lags=health.current_lags,
             gaps=health.gaps,
             failing_jobs=health.failing_jobs.keys(),
-            alarms=health.alarms.keys(),
+            signals=() if signals is None else signals,
             measured=health.measured,
             remembered=health.current_ids,
             since_flush_s=health.since_flush_s,

@@ -33,6 +33,7 @@ from analyzer.faces.feed.long_polls import LongPolls
 from analyzer.faces.pages.serving_pages import EVENTS_PATH, add_pages
 from analyzer.faces.pages.visitors import Visitors
 from analyzer.faces.signals.health import Health
+from analyzer.faces.signals.signal_table import standing_signals
 from analyzer.faces.signals.status import installation_status
 from analyzer.gates.fleet_summary import FleetSummary, fleet_summary
 from analyzer.gates.gate_reports import gate_owners, reporting_gates, store_statuses
@@ -88,6 +89,7 @@ def web_application(
                 read_status,
                 partial(number_of_unmet_locks, engine),
                 partial(_fleet, engine),
+                partial(standing_signals, engine),
                 partial(schema_problem, url=database),
                 authenticator,
             )

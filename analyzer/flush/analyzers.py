@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 import sqlalchemy as sa
@@ -27,6 +28,7 @@ from analyzer.plan.proposals import Agreement, LastStart, Proposal, applied, mer
 LIVING_MS = 15_000  # an analyzer sends a heartbeat every few seconds
 ALONE_MS = 60_000  # after which an unknown name may change the plan
 REFUSED_CHARS_MAX = 500
+PROBLEMS_MAX = 20  # of an analyzer
 
 
 class AnalyzerFile(NamedTuple):
@@ -68,6 +70,7 @@ class KnownAnalyzer(NamedTuple):
     age_ms: int  # since its last heartbeat, or one of a partition that it follows
     measured: MeasuredDelays | None = None  # of the minutes before its last heartbeat
     refused: str = ""  # why its changed configuration is refused; "": it is not
+    problems: Mapping[str, str] = {}  # that only it can see: a sentence by name
 
 
 class SettledHere(NamedTuple):
@@ -119,15 +122,30 @@ class SqlAgreement:
         self._file = self._file._replace(plan=plan)
         return is_another
 
-    def beat(self, measured: MeasuredDelays | None = None, refused: str = "") -> None:
-        """Stores that this analyzer lives, what it has measured lately, and why it refuses a changed file.
+    def beat(
+        self,
+        measured: MeasuredDelays | None = None,
+        refused: str = "",
+        problems: Mapping[str, str] | None = None,
+    ) -> None:
+        """Stores that this analyzer lives, what it has measured lately, and what troubles it.
+
+        Args:
+            measured: Delays and clocks.
+            refused: Why it refuses a changed file; "": it does not.
+            problems: Those that only it can see: a sentence by name.
 
         Raises StoreAway.
         """
         text = "" if measured is None else measured.to_json()
+        shown = dict(islice((problems or {}).items(), PROBLEMS_MAX))
         with writing(self._engine) as db:
             statement = sa.update(analyzers).where(analyzers.c.name == self._file.name)
-            db.execute(statement.values(beat_ms=NowMs(), measured=text, refused=refused[:REFUSED_CHARS_MAX]))
+            db.execute(
+                statement.values(
+                    beat_ms=NowMs(), measured=text, refused=refused[:REFUSED_CHARS_MAX], problems=_text(shown)
+                )
+            )
 
     def _before(self, db: sa.Connection, in_force: Plan) -> LastStart | None:
         """Returns what is stored about the last start; None for an unknown name."""
@@ -372,14 +390,17 @@ def known_analyzers(db: sa.Connection) -> list[KnownAnalyzer]:
     statement = sa.select(
         columns.name, columns.format, columns.release, columns.file, columns.settled, columns.reads,
         NowMs() - columns.beat_ms, columns.measured, columns.refused,
+        columns.problems,
     ).order_by(columns.name)  # fmt: skip
     return [
         KnownAnalyzer(
             name, format_, release, _digests(file), _digests(settled),
             Reads(*json.loads(reads)), min(age_ms, ages_ms.get(name, age_ms)), measured_from(measured),
-            refused,
+            refused, _digests(problems),
         )
-        for name, format_, release, file, settled, reads, age_ms, measured, refused in db.execute(statement)
+        for (
+            name, format_, release, file, settled, reads, age_ms, measured, refused, problems,
+        ) in db.execute(statement)
     ]  # fmt: skip
 
 

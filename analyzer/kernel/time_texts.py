@@ -14,3 +14,15 @@ def format_second(second: int) -> str:
     '2025-11-20T00:00:00Z'
     """
     return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def format_span(seconds: float) -> str:
+    """Returns a duration in the largest unit of which there are at least two.
+
+    >>> format_span(90), format_span(7200), format_span(200_000)
+    ('90 s', '2 h', '2 days')
+    """
+    for unit_s, unit in ((86_400, "days"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * unit_s:
+            return f"{seconds / unit_s:.0f} {unit}"
+    return f"{seconds:.0f} s"

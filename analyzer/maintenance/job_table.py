@@ -15,18 +15,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from analyzer.billing.audit.audit_outcomes import DayAudits, DeliveryAudits, differing_in_words
+from analyzer.billing.audit.audit_outcomes import DayAudits, DeliveryAudits
 from analyzer.billing.days.closing import Billing, DayClosing
 from analyzer.billing.days.deleted_days import DayDeletion, DeletedBy
 from analyzer.billing.days.targets import AskEnds
 from analyzer.callers import applied_facts, caller_changes, changed_limits
-from analyzer.counting.repeated_records import repeated_in_words
 from analyzer.delays import standstills
-from analyzer.delays.exceeded_overshoots import late_locks
 from analyzer.judging.judge import Judged, JudgedRows
 from analyzer.judging.judgement_log import log_judged
 from analyzer.judging.sql import braked_policies, plans, slots, waiting_judgements
@@ -50,20 +48,11 @@ MINUTE_S, HOUR_S = 60, 3_600
 JobStep = Callable[[], int]  # see `Job.step`
 
 
-class Alarms(Protocol):
-    """Receives all sentences that a job which looks for alarms has found, each time; none: no alarm."""
+class Work(NamedTuple):
+    """The work of a job: see `Job`."""
 
-    def overshoots_found(self, sentences: Sequence[str]) -> None: ...
-    def repeated_found(self, sentences: Sequence[str]) -> None: ...
-    def differing_days_found(self, sentences: Sequence[str]) -> None: ...
-
-
-class IgnoredAlarms:
-    """Ignores alarms."""
-
-    def overshoots_found(self, sentences: Sequence[str]) -> None: ...
-    def repeated_found(self, sentences: Sequence[str]) -> None: ...
-    def differing_days_found(self, sentences: Sequence[str]) -> None: ...
+    step: JobStep
+    done_elsewhere: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +70,8 @@ class JobContext:
         ends_of_logs: Asks for the ends of partitions.
         flush_every_s: Of this analyzer.
         judged: Receives what a job has judged, with the job's name.
-        alarms: Receives alarms.
         live_usage: Makes what pushes the usage of the open day to a billing service; None: there is none.
+        watch: Makes what looks for conditions and stores the signals that stand; None: nothing looks.
         judge: Judges by the plan in force; of all jobs of the lane, whose steps take turns.
     """
 
@@ -96,8 +85,8 @@ class JobContext:
     ends_of_logs: AskEnds = lambda _followed: {}
     flush_every_s: float = 0.0
     judged: Callable[[Judged, str], object] = lambda _judged, _job: None
-    alarms: Alarms = field(default_factory=IgnoredAlarms)
     live_usage: Callable[[sa.Engine], JobStep] | None = None
+    watch: Callable[[sa.Engine], Work] | None = None
     judge: waiting_judgements.JudgeOfWarden = field(default_factory=waiting_judgements.JudgeOfWarden)
 
     def sized(self) -> SizedSteps:
@@ -126,14 +115,9 @@ LOCKS = Lane("locks", shared_lease="warden")
 # A step may take longer than a flush, whose time-out bounds how long counting pauses. A job can wait for a
 # flush, or for a command.
 UPKEEP = Lane("upkeep", statement_ms=60_000, busy_ms=10_000)
-LANES = (LOCKS, UPKEEP)
-
-
-class Work(NamedTuple):
-    """The work of a job: see `Job`."""
-
-    step: JobStep
-    done_elsewhere: Callable[[], None] = lambda: None
+# Long work of upkeep must not delay that a problem is seen.
+SIGNALS = Lane("signals", statement_ms=10_000, busy_ms=10_000)
+LANES = (LOCKS, UPKEEP, SIGNALS)
 
 
 class JobEntry(NamedTuple):
@@ -321,49 +305,15 @@ def _prune_days(context: JobContext) -> Work:
     return Work(DayDeletion(context.engine, context.billing.key, by, context.sized()).step)
 
 
-# Alarms
+# Signals
 
 
-def watching(
-    find: Callable[[], Mapping[str, str]],
-    report: Callable[[Sequence[str]], None],
-    noted: Callable[[], int] = lambda: 0,
-) -> Work:
-    """Returns the work of a job that reports all sentences that `find` returns, and logs the new ones.
-
-    What is beyond its limit is an alarm, and does not disturb counting. Nothing is reported here while
-    another analyzer does it.
-
-    Args:
-        find: Returns a sentence for each finding, by a text that names it, such as a day or a cause.
-        report: Receives the sentences.
-        noted: Returns how many rows a step counts, so that the job's run is kept.
-    """
-    logged: set[str] = set()
-
-    def step() -> int:
-        rows, sentences = noted(), find()
-        report(list(sentences.values()))
-        for key in sorted(sentences.keys() - logged):
-            log.warning("%s", sentences[key])
-        logged.clear()
-        logged.update(sentences)
-        return rows
-
-    return Work(step, lambda: report([]))
+def _watch_standstills(context: JobContext) -> Work:
+    return Work(standstills.watch(context.engine))
 
 
-def _watch_overshoot(context: JobContext) -> Work:
-    late = partial(late_locks, context.engine, context.flush_every_s)
-    return watching(late, context.alarms.overshoots_found, standstills.watch(context.engine))
-
-
-def _watch_duplicates(context: JobContext) -> Work:
-    return watching(partial(repeated_in_words, context.engine), context.alarms.repeated_found)
-
-
-def _watch_audits(context: JobContext) -> Work:
-    return watching(partial(differing_in_words, context.engine), context.alarms.differing_days_found)
+def _watch_signals(context: JobContext) -> Work:
+    return Work(lambda: 0) if context.watch is None else context.watch(context.engine)
 
 
 JOBS: Sequence[JobEntry] = (
@@ -379,9 +329,8 @@ JOBS: Sequence[JobEntry] = (
     JobEntry("push-live-usage", MINUTE_S, _push_live_usage, takes_turns=False),
     JobEntry("empty-slots", MINUTE_S, _empty_slots),
     JobEntry("repair-totals", MINUTE_S, _repair_totals),
-    JobEntry(standstills.WATCH, MINUTE_S, _watch_overshoot),
-    JobEntry("watch-duplicates", MINUTE_S, _watch_duplicates),
-    JobEntry("watch-audits", MINUTE_S, _watch_audits),
+    JobEntry(standstills.WATCH, MINUTE_S, _watch_standstills),
+    JobEntry("watch-signals", 5, _watch_signals, SIGNALS),
     JobEntry("prune-rejected", MINUTE_S, _prune(pruning.delete_rejected)),
     JobEntry("prune-feed", 5 * MINUTE_S, _prune(pruning.delete_feed)),
     JobEntry("prune-totals", 5 * MINUTE_S, _prune(pruning.delete_totals)),

@@ -35,7 +35,7 @@ TABLES = (
     "corrections", "deleted_days", "referenced_names", "day_audits", "deliveries", "live_usage",
     "chain_entries", "chain_salts", "replays",
     "replay_positions", "replayed_counts", "replayed_rejects", "leases", "job_runs", "outbox",
-    "alert_messages", "alert_contacts",
+    "alert_messages", "alert_contacts", "signals",
 )  # fmt: skip
 # What cannot be counted or judged again.
 IRRECOVERABLE = (
@@ -313,7 +313,7 @@ def _plans() -> None:
         *_numbers("format"),
         *_texts("release", "file", "settled", "reads"),
         *_numbers("started_ms", "beat_ms"),
-        *_texts("measured", "refused"),
+        *_texts("measured", "refused", "problems"),
     )
     _table(
         "totals",
@@ -670,7 +670,7 @@ def _replays() -> None:
 
 
 def _jobs() -> None:
-    """Creates leases and runs of jobs."""
+    """Creates leases and runs of jobs, and what the one that looks for problems has seen."""
     _table("leases", *_key_names("name"), *_texts("holder"), *_numbers("until_ms"))
     _table(
         "job_runs",
@@ -684,6 +684,13 @@ def _jobs() -> None:
         *_optional_numbers("done_ms"),
     )
     _index("job_runs", "began_ms")
+    _table(
+        "signals",
+        *_key_names("name", "subject"),
+        *_texts("severity", "what", "cure"),
+        *_numbers("since_ms"),
+        *_optional_numbers("over_ms"),
+    )
 
 
 def _alerts() -> None:

@@ -23,6 +23,7 @@ from analyzer.billing.days.day_rows import add_day
 from analyzer.config.settings import load
 from analyzer.counting.gaps import SqlGaps
 from analyzer.counting.measured_delays import MeasuredDelays, PartitionClock, SourceDelay
+from analyzer.faces.signals.conditions import CONDITIONS
 from analyzer.faces.signals.doctor import examination as doctor
 from analyzer.faces.signals.doctor.examination import CHECKS
 from analyzer.flush.analyzers import LIVING_MS, AnalyzerFile, SqlAgreement
@@ -114,7 +115,13 @@ def first_wrong(gatelock: Gatelock) -> dict[str, dict[str, str]]:
 
 def test_the_page_describes_each_check() -> None:
     described = re.findall(r"^\| `(\w+)` \|", PAGE.read_text(), re.MULTILINE)
-    assert described == [*dict(CHECKS), "kafka"]
+    assert described == [*dict.fromkeys(part.name for part in CHECKS), "kafka"]
+
+
+def test_the_page_lists_each_condition_with_its_severity() -> None:
+    rows = re.findall(r"^\| (critical|warning|info) \|[^|]*\| (.*) \|$", PAGE.read_text(), re.MULTILINE)
+    listed = {name: severity for severity, names in rows for name in re.findall(r"`([a-z-]+)`", names)}
+    assert listed == {name: kind.severity for name, kind in CONDITIONS.items()}
 
 
 def test_a_healthy_installation_has_only_fine_findings(gatelock: Gatelock, engine: sa.Engine) -> None:

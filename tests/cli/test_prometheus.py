@@ -53,6 +53,7 @@ EMPTY = {
     "Locks lifted": {"{{policy}} {{cause}}"},
     "Notices": {"{{policy}}"},
     "Refused requests of clients": {"{{reason}}"},
+    "Rejected records": {"denials that no lock supports"},
     "Remembered ids of events": {"{{source}}"},
     "Shipping delay": {"{{source}} 50 %", "{{source}} 99 %"},
 }

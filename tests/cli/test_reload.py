@@ -138,7 +138,8 @@ def test_a_bad_file_is_refused_whole_until_a_good_one_is_read(
     wait_for(lambda: analyzer.metric(RELOADED) == 0)
     assert analyzer.metric(RELOADED_AT) == began_s
     body = analyzer.ready()  # it is ready: it counts
-    assert checked in body["refused_configuration"]
+    assert body["ready"]
+    wait_for(lambda: any(checked in signal["what"] for signal in analyzer.ready()["signals"]))
     add(tmp_path, "192.0.2.1", 2)
     wait_for(lambda: analyzer.metric("gatelock_records_total") == 4)
     wait_for(lambda: analyzer.metric("gatelock_lock_changes_total") == 1)
@@ -151,7 +152,7 @@ def test_a_bad_file_is_refused_whole_until_a_good_one_is_read(
     replace(file, text.replace("limit  = 3", "limit  = 30"))
     wait_for(lambda: analyzer.metric(RELOADED) == 1)
     assert analyzer.metric(RELOADED_AT) > began_s
-    assert "refused_configuration" not in analyzer.ready()
+    wait_for(lambda: not any(checked in signal["what"] for signal in analyzer.ready()["signals"]))
     wait_for(lambda: not refusals(gatelock, elsewhere))
     logged(analyzer, "this configuration comes in force")
     add(tmp_path, "192.0.2.2")

@@ -47,7 +47,9 @@ def routes() -> list[Any]:
     from types import SimpleNamespace
 
     # No request reads it.
-    state: Any = SimpleNamespace(health=None, read_status=None, count_unmet_locks=None, read_fleet=None)
+    state: Any = SimpleNamespace(
+        health=None, read_status=None, count_unmet_locks=None, read_fleet=None, read_signals=None
+    )
     return list(create_app(state).routes)
 
 

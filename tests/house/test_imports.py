@@ -234,6 +234,7 @@ GUESTS = {
         *("gatekeeper.sources.postgres_sessions", "gatekeeper.sources.sql"),
     ),
     "jinja2": ("analyzer.faces.pages",),
+    "markupsafe": ("analyzer.faces.pages",),
     "starlette": ("analyzer.faces", "analyzer.server"),
     "textual": ("analyzer.faces.tui.top_app",),
     "click": ("analyzer.faces.cli",),

@@ -103,7 +103,7 @@ TABLES = (
     Table("a page", {page.path for page in PAGES} - {"/"}, ("PAGES",), ""),
     Table("a job", {entry.name for entry in JOBS}, ("JOBS",), ""),
     Table("a metric", {gauge.metric.name for gauge in GAUGES}, ("GAUGES",), ""),
-    Table("a check of `gatelock doctor`", {name for name, _ in CHECKS}, ("CHECKS",), "check|finding"),
+    Table("a check of `gatelock doctor`", {part.name for part in CHECKS}, ("CHECKS",), "check|finding"),
 )
 # Changes in docs/architecture.md that are more than an entry of a table.
 OTHER_ROWS = {

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import logging
-
-import pytest
-
 from analyzer.counting.repeated_records import KeptIds, kept_ids, repeated_records
 from analyzer.counting.usage import UsageQuery, usage_rows
 from analyzer.faces.signals.health import Health
 from analyzer.faces.signals.metrics import Measurements, Metrics
 from analyzer.maintenance.audit import audit
-from analyzer.maintenance.job_table import JOBS, JobContext
 from analyzer.plan.meters import DUPLICATES, MINUTE_S
 from tests.scenarios.conftest import OpenWorld
 from tests.support.whole_loop import World
@@ -58,28 +53,18 @@ def test_records_that_are_sent_again_do_not_count_after_a_restart_either(open_wo
     assert not world.gate.allow(ACME)
 
 
-def test_a_caller_whose_records_come_twice_is_an_alarm(
-    open_world: OpenWorld, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_caller_whose_records_come_twice_is_reported(open_world: OpenWorld) -> None:
     world = open_world(CONFIGURATION)
-    health = Health(Metrics("1"), world.clock.uptime_s)
-    context = JobContext(world.engine, str, alarms=health)
-    job = next(entry.job(context) for entry in JOBS if entry.name == "watch-duplicates")
     write(world, range(140))
     write(world, range(99))
     write(world, range(3), "bob")
     write(world, range(3), "bob")
-    job.step()
-    assert health.alarms == {}, "a hundred are reported"
+    assert repeated_records(world.engine) == [], "a hundred are reported"
     write(world, range(99, 100))
-    with caplog.at_level(logging.WARNING):
-        job.step()
-        job.step()
     [one] = repeated_records(world.engine)
     assert (one.caller, one.duplicates, one.counted) == (ACME, 100, 140)
     sentence = f"{ACME}: 100 of its 240 records in the last 10 minutes are duplicates (42%), and left out"
-    assert health.alarms == {"duplicates": sentence}
-    assert [record.message for record in caplog.records] == [sentence], "logged once"
+    assert str(one) == sentence
     world.clock.jump(660)
     assert repeated_records(world.engine) == []
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import logging
-
 import pytest
 
-from analyzer.delays.exceeded_overshoots import COUNTED_LATE, late_locks
+from analyzer.delays.exceeded_overshoots import COUNTED_LATE, recent_overshoots
 from analyzer.delays.standstills import WATCH
-from analyzer.faces.signals.health import Health
-from analyzer.faces.signals.metrics import Metrics
 from analyzer.judging.locks.lock_outcomes import LockOutcome, lock_outcomes
 from analyzer.kernel.database.clock import millis
+from analyzer.kernel.database.engine import Engine
 from analyzer.kernel.jobs.job_runs import SqlJobRuns
 from analyzer.kernel.jobs.job_schedules import BegunRun
 from analyzer.maintenance.job_runner import Job
@@ -46,6 +43,11 @@ window = { rolling = "10m" }
 """
 
 
+def late_locks(engine: Engine, flush_s: float) -> dict[str, str]:
+    """Returns the sentence of each cause."""
+    return {late.cause: str(late) for late in recent_overshoots(engine, flush_s)}
+
+
 def write(world: World, number: int) -> None:
     for _ in range(number):
         world.log.write(key="ann", status=200)
@@ -68,11 +70,10 @@ def pass_a_minute(world: World) -> None:
     world.pass_s(3)
 
 
-def watching(world: World) -> tuple[Health, SqlJobRuns, Job]:
-    health = Health(Metrics("1"), world.clock.uptime_s)
-    context = JobContext(world.engine, str, flush_every_s=0.1, alarms=health)
+def watching(world: World) -> tuple[SqlJobRuns, Job]:
+    context = JobContext(world.engine, str)
     job = next(entry.job(context) for entry in JOBS if entry.name == WATCH)
-    return health, SqlJobRuns(world.engine, "one:1"), job
+    return SqlJobRuns(world.engine, "one:1"), job
 
 
 def outcome(world: World) -> LockOutcome:
@@ -91,28 +92,18 @@ def test_the_overshoot_of_a_lock_begins_at_the_limit(open_world: OpenWorld) -> N
     assert late_locks(world.engine, 0.1) == {}, "as many as a burst within a minute explains"
 
 
-def test_a_gate_that_stays_open_is_an_alarm_until_an_hour_has_passed(
-    open_world: OpenWorld, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_gate_that_stays_open_is_reported_until_an_hour_has_passed(open_world: OpenWorld) -> None:
     world = open_world(SOURCE + HOURLY)
-    health, _, job = watching(world)
     write(world, 10)
-    job.step()
-    assert health.alarms == {}
+    assert late_locks(world.engine, 0.1) == {}
     write(world, 90)
-    with caplog.at_level(logging.WARNING):
-        job.step()
-        job.step()
     [sentence] = late_locks(world.engine, 0.1).values()
     assert sentence.startswith(
         "the lock of caller api_key:ann by hourly came late: 90 admitted beyond the limit;"
     )
     assert "an estimate" in sentence
-    assert health.alarms == {"overshoot": sentence}
-    assert [record.message for record in caplog.records if "came late" in record.message] == [sentence]
     world.clock.jump(3_700)
-    job.step()
-    assert health.alarms == {}
+    assert late_locks(world.engine, 0.1) == {}
 
 
 @pytest.mark.parametrize("policies", [HOURLY + SHADOW, HOURLY + 'action = "tag"\n'], ids=["shadow", "tag"])
@@ -142,10 +133,10 @@ def write_of_many(world: World, callers: int, number: int) -> None:
 
 
 def test_after_an_outage_there_is_one_alarm_that_names_it_and_not_one_of_each_caller(
-    open_world: OpenWorld, caplog: pytest.LogCaptureFixture
+    open_world: OpenWorld,
 ) -> None:
     world = open_world(SOURCE + HOURLY)
-    health, runs, job = watching(world)
+    runs, job = watching(world)
     for _ in range(3):  # idle runs replace each other
         run_job(runs, job)
         pass_a_minute(world)
@@ -154,21 +145,19 @@ def test_after_an_outage_there_is_one_alarm_that_names_it_and_not_one_of_each_ca
     world.clock.jump(600)  # no analyzer runs, or the database is away
     write_of_many(world, 40, 500)
     world.pass_s(5)
-    with caplog.at_level(logging.WARNING):
-        for _ in range(4):
-            run_job(runs, job)
-            pass_a_minute(world)
-    [alarm] = health.alarms.values()
+    for _ in range(4):
+        run_job(runs, job)
+        pass_a_minute(world)
+    [alarm] = late_locks(world.engine, 0.1).values()
     assert alarm.startswith(f"nothing was counted from {began:%Y-%m-%d %H:%M}")
     assert "the database was away, or no analyzer ran" in alarm
     assert "490 admitted beyond the limit" in alarm
     assert alarm.endswith("and 39 more locks of the last hour")
-    assert [record.message for record in caplog.records if "admitted beyond" in record.message] == [alarm]
 
 
 def test_one_stopped_analyzer_is_named_by_what_was_counted_before_the_lock(open_world: OpenWorld) -> None:
     world = open_world(SOURCE + HOURLY)
-    _, runs, job = watching(world)
+    runs, job = watching(world)
     for _ in range(2):  # another analyzer does the job meanwhile
         run_job(runs, job)
         pass_a_minute(world)

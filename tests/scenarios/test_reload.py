@@ -140,11 +140,10 @@ def test_a_bad_file_changes_nothing_until_a_good_one_is_read(
     bad = HOURLY.replace("60", "6") + FOR_BOB.replace('"hourly"', '"horly"')
     edited.edit(SOURCE + bad)
     assert all(send(world, 10, 3)), "also what is right in it is not in force"
-    assert '"horly"' in edited.health.refused_configuration
-    assert edited.reader.refusal == edited.health.refused_configuration
+    assert '"horly"' in edited.reader.refusal
     edited.edit(SOURCE + HOURLY.replace("60", "6") + FOR_BOB)
     send(world, 1, 3, "eve")
-    assert edited.health.refused_configuration == ""
+    assert edited.reader.refusal == ""
     assert "6 requests per hour" in world.gate.check("api_key:ann").detail
     assert edited.counted("ann") == 30
     assert "is refused, and the one before stays in force" in caplog.text

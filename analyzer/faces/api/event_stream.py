@@ -15,6 +15,7 @@ from fastapi import FastAPI, Request, Response
 from starlette.responses import StreamingResponse
 
 from analyzer.faces.authentication import RETRY_SOON
+from analyzer.faces.signals.signal_table import signal_fields, standing_signals
 from analyzer.faces.signals.status import installation_status
 from analyzer.kernel.database.audit_log import newest_entry
 from analyzer.kernel.database.engine import Engine
@@ -23,7 +24,6 @@ from analyzer.kernel.errors import AnalyzerError
 from analyzer.kernel.tokens import TokenScope
 from analyzer.server.problems import HttpProblem, add_problem_handlers
 from analyzer.server.single_flight import SingleFlight
-from gatekeeper.feed.feed_json import time_text
 
 PATH = "/v1/events"
 SCOPE: TokenScope = "view"
@@ -38,13 +38,11 @@ EventData = dict[str, dict[str, Any]]  # the data of each event, by its name
 def installation_state(engine: Engine) -> EventData:
     """Returns the present data of each event. Raises StoreAway."""
     status = installation_status(engine, head())
-    suspended, entry = status.suspended_until, newest_entry(engine)
+    entry = newest_entry(engine)
     return {
         "locks": {"version": status.feed_version, "active": status.active_locks},
-        "status": {
-            "suspended_until": None if suspended is None else time_text(suspended),
-            "braked": sorted(status.braked),
-            "differing_days": status.differing_days,
+        "signals": {
+            "items": [signal_fields(signal, has_details=False) for signal in standing_signals(engine)]
         },
         "audit": {"newest": entry},
     }

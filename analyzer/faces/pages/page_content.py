@@ -9,7 +9,9 @@ from typing import Any, Literal, NamedTuple
 
 from analyzer.billing.reports.row_formats import encode_csv
 
-CellKind = Literal["text", "count", "share", "time", "age", "caller", "policy", "bar", "state"]
+CellKind = Literal[
+    "text", "count", "share", "time", "age", "caller", "policy", "bar", "state", "severity", "cure"
+]
 Mood = Literal["good", "watch", "bad"]
 
 
@@ -51,10 +53,21 @@ class Tile(NamedTuple):
 
 
 class Banner(NamedTuple):
-    """The sentence about the installation at the top of a page."""
+    """The sentence about the installation at the top of a page.
+
+    Attributes:
+        text: The sentence.
+        mood: How bad it is.
+        more: The text of a link; "" for none.
+        address: Its address.
+        cure: What to do, with commands in backticks; "" if there is nothing.
+    """
 
     text: str
     mood: Mood
+    more: str = ""
+    address: str = ""
+    cure: str = ""
 
 
 class Chart(NamedTuple):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from analyzer.faces.pages import caller_page, installation_pages, traffic_pages
+from analyzer.faces.pages import caller_page, installation_pages, signals_page, traffic_pages
 from analyzer.faces.pages.page_request import Page
 
 PAGES = (
     Page("/", "Now", "view", traffic_pages.now, ("span",)),
+    Page(signals_page.PATH, "Signals", "view", signals_page.signals),
     Page("/callers", "Callers", "view", traffic_pages.callers, ("span", "caller", "meter")),
     Page("/caller", "", "view", caller_page.caller, ("span", "caller")),
     Page("/policies", "Policies", "view", installation_pages.policies, ("policy", "mode")),

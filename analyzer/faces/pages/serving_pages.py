@@ -16,6 +16,7 @@ from zoneinfo import ZoneInfo
 
 import jinja2
 from fastapi import FastAPI, Request, Response
+from markupsafe import Markup, escape
 from starlette.background import BackgroundTask
 from starlette.responses import FileResponse, HTMLResponse, RedirectResponse
 
@@ -87,7 +88,9 @@ class Drawing:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self._templates.filters |= {"count": _count, "clock": _clock, "age": _age, "percent": _percent}
+        self._templates.filters |= {
+            "count": _count, "clock": _clock, "age": _age, "percent": _percent, "commands": _commands,
+        }  # fmt: skip
 
     def draw(self, template: str, status: HTTPStatus = HTTPStatus.OK, **values: Any) -> Response:
         """Returns a page."""
@@ -342,6 +345,15 @@ def _table_file(table: PageTable, kind: str) -> Response:
     headers = HEADERS | {"content-disposition": f'attachment; filename="{table.name}.{kind}"'}
     encode, media_type = TABLE_FILES[kind]
     return Response(encode(table), media_type=media_type, headers=headers)
+
+
+def _commands(text: str) -> Markup:
+    """Returns a text with what stands in backticks as code."""
+    parts = text.split("`")
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if place % 2 else escape(part)
+        for place, part in enumerate(parts)
+    )
 
 
 def _count(value: Any) -> str:

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from itertools import islice
 from typing import Any
 
-from analyzer.counting.gaps import recorded_gaps
 from analyzer.counting.traffic import Traffic, TrafficAmount, TrafficQuery, traffic
 from analyzer.counting.usage import is_counted
 from analyzer.counting.usage_windows import counted_meters
-from analyzer.faces.pages.page_content import ActForm, Banner, Chart, Column, Content, Input, PageTable, Tile
+from analyzer.faces.pages.page_content import ActForm, Chart, Column, Content, Input, PageTable, Tile
 from analyzer.faces.pages.page_filters import SPANS_S
 from analyzer.faces.pages.page_request import PageRequest, share_text, short_number, utc_text
+from analyzer.faces.pages.signals_page import signals_banner
 from analyzer.faces.signals.status import installation_status
-from analyzer.flush.followed_partitions import SILENT_MS, FollowedPartition, followed
+from analyzer.flush.followed_partitions import followed
 from analyzer.gates.gate_answers import listed_gates
-from analyzer.judging.kinds import policy_kind
 from analyzer.judging.locks.lock_answers import lock_fields
 from analyzer.judging.locks.stored_locks import locks_in_force
-from analyzer.judging.sql.plans import plan_in_force
 from analyzer.kernel.database.audit_log import entries
 from analyzer.kernel.database.engine import Engine
 from analyzer.kernel.database.revisions import head
-from analyzer.plan.plan import Plan
 
 STALE_S = 60.0  # of lag, from which on the pages say that they are late
 LAYERS = 8  # of a stacked chart
@@ -75,7 +72,7 @@ def now(request: PageRequest) -> Content:
     ]
     return Content(
         "Now",
-        banner=_banner(engine, status.active_locks, parts),
+        banner=signals_banner(engine),
         tiles=tiles,
         charts=[_stacked(amounts, "Requests by caller", filters.step_s, filters.from_s, filters.now_s)],
         tables=[_movers(request), _locks(engine), _events(request)],
@@ -148,33 +145,6 @@ def attack(request: PageRequest) -> Content:
     return Content(
         "Attack", charts=[chart], forms=forms if request.visitor.may_act("operate") else [], tables=tables
     )
-
-
-def _banner(engine: Engine, active: Mapping[str, int], parts: Iterable[FollowedPartition]) -> Banner:
-    """Returns the worst that there is to say, or that nothing is wrong."""
-    waiting = [gap.part for gap in islice(recorded_gaps(engine), 1)]
-    if waiting:
-        return Banner(f"{waiting[0]} waits for a decision: see gatelock upkeep sources list --gaps.", "bad")
-    late = [part for part in parts if part.heard_s is not None]
-    silent = [part for part in late if part.heard_s is not None and part.heard_s * 1000 > SILENT_MS]
-    if silent:
-        return Banner(f"No analyzer has counted {silent[0].topic}[{silent[0].partition}] lately.", "bad")
-    if (worst := max(late, key=lambda part: part.behind_s, default=None)) and worst.behind_s > STALE_S:
-        text = (
-            f"Counting is {worst.behind_s:.0f} s behind in {worst.topic}[{worst.partition}]: locks are late."
-        )
-        return Banner(text, "watch")
-    surges = {
-        policy.name
-        for policy in (plan_in_force(engine) or Plan()).policies
-        if policy_kind(policy).means_attack
-    }
-    if attacking := {name: number for name, number in active.items() if name in surges and number}:
-        text = ", ".join(f"{name} holds {number:,}" for name, number in attacking.items())
-        return Banner(f"Attack: {text}.", "bad")
-    if not late:
-        return Banner("No analyzer is counting: start one with gatelock run.", "watch")
-    return Banner("Nothing is wrong.", "good")
 
 
 def _largest(amounts: Traffic) -> int:

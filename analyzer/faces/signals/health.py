@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from analyzer.counting.measured_delays import DelayLimits, MeasuredDelays, RecentDelays, alarms
+from analyzer.counting.measured_delays import MeasuredDelays, RecentDelays
 from analyzer.counting.records.reading_doubts import ReadingQuestions
 from analyzer.faces.signals.metrics import BY_RECORDS, Metrics, RememberedIds
 from analyzer.flush.pipeline import FlushResult
@@ -24,8 +24,6 @@ FLUSH_OVERDUE_S = 15.0
 # Now and then another analyzer takes over a partition. So many losses within so many seconds mean that two
 # analyzers read the same partitions.
 LOSSES_MAX, LOSSES_WITHIN_S = 5, 30.0
-# Since the last look at overshoots. The warden takes it each minute, and may be another analyzer by now.
-WATCHED_S = 300.0
 MEASURE_EVERY_S = 1.0  # between two summaries of what flushes have measured
 
 
@@ -51,18 +49,10 @@ class Health:
     gaps: Mapping[Partition, Gap] = field(default_factory=dict)  # partitions that wait for an operator
     failures: Mapping[str, str] = field(default_factory=dict)  # the latest error of each failed dependency
     failing_jobs: Mapping[str, str] = field(default_factory=dict)  # the latest error of each job that fails
-    refused_configuration: str = ""  # why the changed file is refused; empty: it is not
-    delay_limits: DelayLimits = field(default_factory=DelayLimits)
     recent_delays: RecentDelays = field(default_factory=RecentDelays)  # changed by the loop alone
     questions: ReadingQuestions = field(default_factory=ReadingQuestions)  # changed by the loop alone
     measured: MeasuredDelays = field(default_factory=MeasuredDelays)
     measured_s: float = float("-inf")
-    overshoots: Sequence[str] = ()  # of the warden alone: others do not look
-    overshoots_s: float = float("-inf")
-    repeated: Sequence[str] = ()  # of the warden alone, too
-    repeated_s: float = float("-inf")
-    differing_days: Sequence[str] = ()  # of the warden alone, too
-    differing_days_s: float = float("-inf")
     remembered: Mapping[Partition, RememberedIds] = field(default_factory=dict)  # by flushes
     on_feed_change: Callable[[], None] = lambda: None  # wakes the gates that wait for changes
     _jobs_mutex: threading.Lock = field(default_factory=threading.Lock)
@@ -137,18 +127,6 @@ class Health:
         if judged.changes:
             self.on_feed_change()
 
-    def overshoots_found(self, sentences: Sequence[str]) -> None:
-        """Records the locks of the last hour that came late: each let more through than was estimated."""
-        self.overshoots, self.overshoots_s = sentences, self.uptime_s()
-
-    def repeated_found(self, sentences: Sequence[str]) -> None:
-        """Records the callers whose records often come twice."""
-        self.repeated, self.repeated_s = sentences, self.uptime_s()
-
-    def differing_days_found(self, sentences: Sequence[str]) -> None:
-        """Records the closed days in which the last audit found a difference."""
-        self.differing_days, self.differing_days_s = sentences, self.uptime_s()
-
     def job_failed(self, job: str, error: str) -> None:
         """Records that a job failed; its runner tries it again. That does not disturb counting."""
         with self._jobs_mutex:
@@ -164,12 +142,13 @@ class Health:
 
     def configuration_accepted(self) -> None:
         """Records that the file was read again and is valid."""
-        self.refused_configuration = ""
         self.metrics.record_reload(is_successful=True)
 
-    def configuration_refused(self, sentence: str) -> None:
-        """Records that the file was read and is refused: the configuration before it stays in force."""
-        self.refused_configuration = sentence
+    def configuration_refused(self, _sentence: str) -> None:
+        """Records that the file was read and is refused: the configuration before it stays in force.
+
+        Its sentence reaches `/readyz` with the heartbeat, as a signal.
+        """
         self.metrics.record_reload(is_successful=False)
 
     # State, read by the web application
@@ -209,24 +188,6 @@ class Health:
                 "group_instance_id"
             )
         return problems
-
-    @property
-    def alarms(self) -> dict[str, str]:
-        """Delays, clocks and duplicates beyond their limits, differing days: a sentence for each, by name.
-
-        Records are counted meanwhile.
-        """
-        alarms_found = alarms(self.measured, self.delay_limits) if self.current_lags else {}
-        watched = {
-            "overshoot": (self.overshoots, self.overshoots_s),
-            "duplicates": (self.repeated, self.repeated_s),
-            "audit": (self.differing_days, self.differing_days_s),
-        }
-        for name, (sentences, found_s) in watched.items():
-            if sentences and self.uptime_s() - found_s < WATCHED_S:
-                more = f", and {len(sentences) - 1} more" if len(sentences) > 1 else ""
-                alarms_found[name] = f"{sentences[0]}{more}"
-        return alarms_found
 
     @property
     def current_ids(self) -> Mapping[Partition, RememberedIds]:

@@ -19,6 +19,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 from analyzer.counting.measured_delays import MeasuredDelays
+from analyzer.faces.signals.conditions import Signal
 from analyzer.flush.pipeline import FlushResult
 from analyzer.gates.fleet_summary import FleetSummary
 from analyzer.judging.judge import Judged
@@ -186,12 +187,11 @@ REQUESTS_AHEAD = Metric(
     "by as much at least.",
     PARTITION,
 )
-ALARM = Metric(
-    "gatelock_alarm",
+SIGNAL = Metric(
+    "gatelock_signal",
     "gauge",
-    "1 for each alarm about delays, clocks, duplicates and audits of days, by its name; /readyz and "
-    "`gatelock doctor` describe it.",
-    ("name",),
+    "How many parts are in a condition, by its name and severity; `gatelock doctor` describes them.",
+    ("name", "severity"),
 )
 STOPPED = Metric(
     "gatelock_stopped_partitions",
@@ -280,7 +280,7 @@ class Measurements(NamedTuple):
     unmet_locks: int | None = None
     fleet: FleetSummary | None = None
     braked: Collection[str] = ()  # policies
-    alarms: Collection[str] = ()
+    signals: Sequence[Signal] = ()
     measured: MeasuredDelays = NOT_MEASURED
     remembered: Mapping[Partition, RememberedIds] = {}
     has_paths: bool = True  # of files; otherwise their names alone
@@ -488,7 +488,7 @@ GAUGES: Sequence[Gauge] = (
         },
     ),
     Gauge(REQUESTS_AHEAD, _requests_ahead),
-    _named(ALARM, lambda now: now.alarms),
+    Gauge(SIGNAL, lambda now: Counter((signal.name, signal.severity) for signal in now.signals)),
     Gauge(EVENT_IDS, lambda now: {_of_partition(part): ids.held for part, ids in now.remembered.items()}),
     Gauge(
         ID_HORIZON,

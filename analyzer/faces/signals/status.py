@@ -9,6 +9,7 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from analyzer.judging.activation_steps import decode_steps, unready_policies
+from analyzer.judging.locks.lock_feed import are_in_shadow
 from analyzer.judging.locks.stored_locks import in_force
 from analyzer.judging.plan_sums import plan_sums
 from analyzer.judging.sql import brake_rows
@@ -33,6 +34,7 @@ class InstallationStatus(NamedTuple):
     suspended_until: datetime | None = None  # while all locks are suspended: gates admit all requests
     waiting_judgements: int = 0  # totals that cannot be judged before a backlog is counted
     braked: Mapping[str, str] = {}  # what the brake of a policy does, by policy: "in shadow since ..."
+    shadow_locks: Mapping[str, int] = {}  # by policy, or candidate, in shadow
     differing_days: int = 0  # closed days in which the last audit found a difference
 
 
@@ -61,9 +63,11 @@ def installation_status(engine: sa.Engine, head: str) -> InstallationStatus:
         waiting = sa.select(sa.func.count()).where(postponed.c.is_behind == sa.literal_column("1"))
         suspended = None if until_ms is None else instant(until_ms)
         number = db.execute(waiting).scalar_one()
+        in_shadow = sa.select(locks.c.policy, sa.func.count()).where(*are_in_shadow())
         differing = sa.select(sa.func.count()).where(day_audits.c.result == DIFFERS)
         return InstallationStatus(
             *(revision, counts, version or 0, suspended, number, brake_rows.texts(db)),
+            shadow_locks=dict(db.execute(in_shadow.group_by(locks.c.policy)).all()),
             differing_days=db.execute(differing).scalar_one(),
         )
 

@@ -79,9 +79,10 @@ def locks_in_shadow(db: sa.Connection, policy: str, most: int) -> list[Lock]:
     return list(_by_key(db.execute(statement.with_for_update())).values())
 
 
-def are_in_shadow(policy: str) -> list[sa.ColumnElement[bool]]:
-    """Returns the conditions for locks in shadow of a policy that have not ended."""
-    return [locks.c.policy == policy, locks.c.action == SHADOW, locks.c.until_ms > NowMs()]
+def are_in_shadow(policy: str | None = None) -> list[sa.ColumnElement[bool]]:
+    """Returns the conditions for locks in shadow that have not ended, of a policy or of all."""
+    of_policy = [] if policy is None else [locks.c.policy == policy]
+    return [*of_policy, locks.c.action == SHADOW, locks.c.until_ms > NowMs()]
 
 
 def of_series(db: sa.Connection, scope: str, keys: Sequence[str]) -> dict[LockKey, Lock]:

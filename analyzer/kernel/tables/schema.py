@@ -27,6 +27,7 @@ from analyzer.kernel.tables.job_tables import job_runs, leases
 from analyzer.kernel.tables.outbox_tables import alert_contacts, alert_messages, outbox
 from analyzer.kernel.tables.replay_tables import replay_positions, replayed_counts, replayed_rejects, replays
 from analyzer.kernel.tables.session_tables import sessions
+from analyzer.kernel.tables.signal_tables import signals
 from analyzer.kernel.tables.table_columns import (
     COLUMNS_PER_PAGE,
     key,
@@ -43,7 +44,7 @@ TOTAL_MAX = 2**63 - 1  # the largest number of a column; a sum stops there rathe
 metadata = table_columns.metadata
 # Defined elsewhere, and among `metadata` too.
 OF_COUNTERS = (named_callers, event_ids, secrets)
-OF_JOBS = (leases, job_runs)
+OF_JOBS = (leases, job_runs, signals)
 OF_BROWSERS = (sessions,)
 OF_ALERTS = (outbox, alert_messages, alert_contacts)
 OF_REPLAYS = (replays, replay_positions, replayed_counts, replayed_rejects)
@@ -299,6 +300,7 @@ analyzers = Table(
     Column("beat_ms", BigInteger, nullable=False),
     text("measured"),  # JSON: see core/delays/measured_delays.py; "": nothing yet
     text("refused"),  # why its changed configuration is refused; "": it is not
+    text("problems"),  # JSON: problems that only it can see, a sentence by name; "": nothing yet
 )
 
 # From which offset on a partition was counted by which plan. A row for each change; retried records are

@@ -17,8 +17,6 @@ from analyzer.billing.reports.file_audit import AuditedFile, FileUnreadable, aud
 from analyzer.billing.reports.manifest import MANIFEST, encode_manifest, report_contents
 from analyzer.billing.reports.report_lines import ReportSums, line_cells, report_columns, usage_lines
 from analyzer.billing.reports.row_formats import ROW_FORMATS
-from analyzer.faces.signals.health import Health
-from analyzer.faces.signals.metrics import Metrics
 from analyzer.faces.signals.status import installation_status
 from analyzer.kernel.digest_key import DigestKey
 from analyzer.kernel.model import PartitionProgress
@@ -228,15 +226,6 @@ def test_each_closed_day_is_audited_once_and_what_differs_is_an_alarm(closed: Cl
     assert [audits.step(), audits.step()] == [1, 0]
     tamper(closed.engine, f"update day_audits set at_ms = at_ms - {AGAIN_MS} where day < 3")
     assert [audits.step() for _ in range(3)] == [1, 1, 0], "once more, a week later"
-
-
-def test_days_that_differ_are_an_alarm_for_some_minutes() -> None:
-    uptime_s = 0.0
-    health = Health(Metrics("1"), lambda: uptime_s)
-    health.differing_days_found(["the audit of one found: a", "the audit of another found: b"])
-    assert health.alarms == {"audit": "the audit of one found: a, and 1 more"}
-    uptime_s = 301.0
-    assert health.alarms == {}, "another analyzer may be the warden by now"
 
 
 def _head(engine: sa.Engine) -> str:

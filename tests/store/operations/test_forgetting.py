@@ -273,11 +273,11 @@ def test_other_meanings_of_a_name_without_its_kind(
 
 
 SEARCHED = """
-    alert_contacts.reason alert_contacts.sent_to alert_messages.error analyzers.refused brakes.why
-    corrections.reason day_audits.differences day_audits.remarks
-    day_positions.left_out events.about events.why gaps.reason hold_offs.reason job_runs.error
-    lock_changes.detail lock_changes.reason lock_history.detail locks.detail locks.reason notices.detail
-    outbox.about overrides.reason replays.about replays.reason
+    alert_contacts.reason alert_contacts.sent_to alert_messages.error analyzers.problems analyzers.refused
+    brakes.why corrections.reason day_audits.differences
+    day_audits.remarks day_positions.left_out events.about events.why gaps.reason hold_offs.reason
+    job_runs.error lock_changes.detail lock_changes.reason lock_history.detail locks.detail locks.reason
+    notices.detail outbox.about overrides.reason replays.about replays.reason signals.cure signals.what
 """
 
 

@@ -36,6 +36,7 @@ from tests.web.dashboard.conftest import HOSTILE
 
 ADDRESSES = {
     "/": "view",
+    "/signals": "view",
     "/callers": "view",
     "/caller?caller=api_key:acme": "view",
     "/policies": "view",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
+from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,6 +23,7 @@ from analyzer.faces.cli.options import (
 from analyzer.faces.cli.output import outcome, say
 from analyzer.faces.signals.health import Health
 from analyzer.faces.signals.metrics import Metrics
+from analyzer.faces.signals.signal_watch import signal_work
 
 if TYPE_CHECKING:
     pass
@@ -42,7 +44,11 @@ def run(
     """
     with reporting_errors(), open_database(context, config):
         settings = load_settings(context, config)
-        scheduler = job_scheduler(settings, Health(Metrics(version("gatelock")), time.monotonic))
+        scheduler = job_scheduler(
+            settings,
+            Health(Metrics(version("gatelock")), time.monotonic),
+            partial(signal_work, lambda: settings),
+        )
         if name not in scheduler.job_names:
             raise usage_error(_unknown(name, scheduler.job_names))
         end = scheduler.run_now(name)

@@ -25,6 +25,7 @@ from analyzer.faces.cli.exit_codes import BUG, UNREACHABLE, reporting_errors
 from analyzer.faces.cli.options import ConfigOption, config_file, load_to_run
 from analyzer.faces.signals.health import Health
 from analyzer.faces.signals.metrics import Metrics
+from analyzer.faces.signals.signal_watch import signal_work
 from analyzer.faces.wiring import web_application
 from analyzer.kernel.errors import AnalyzerError
 from analyzer.kernel.logs import set_up
@@ -89,12 +90,12 @@ def _run(settings: Settings, watch: FileWatch, requests: SimpleQueue[bool], *, i
     stop = stop_event(work)
     with opened(settings) as engine:
         health = Health(Metrics(version("gatelock")), time.monotonic)
-        health.delay_limits = settings.delays.limits
         health.recent_delays = RecentDelays(settings.analyzer.flush_every)
         if not any(source.topic for source in settings.sources):
             health.assignment_grace_s = 0.0
         reader = ConfigurationReader(watch, settings, partial(load_to_run, watch.file), health)
-        daemon = build(settings, engine, health, is_applied=is_applied, reader=reader)
+        look = partial(signal_work, lambda: reader.latest)
+        daemon = build(settings, engine, health, is_applied=is_applied, reader=reader, watch=look)
         work.add(daemon.pipeline.executor.cpu_s)
 
         def problems() -> Mapping[str, str]:

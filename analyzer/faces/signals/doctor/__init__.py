@@ -1,1 +1,1 @@
-"""The checks of `gatelock doctor`: `examination` has the list of them, and most of the checks."""
+"""The checks of `gatelock doctor`: `examination` has the list of them."""

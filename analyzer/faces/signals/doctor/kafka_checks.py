@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from analyzer.config.settings import Settings
-from analyzer.faces.signals.doctor.observations import LISTED_MAX, Observation
+from analyzer.faces.signals.conditions import LISTED_MAX, Observation, fine, wrong
 from analyzer.flush.followed_partitions import SILENT_MS, FollowedPartition
 from analyzer.kernel.errors import ReleaseUnsupported
 
@@ -25,18 +25,21 @@ def kafka_topics(settings: Settings) -> Iterator[Observation]:
             "away",
             f"{servers}: {away}",
             "check bootstrap_servers and the login in [kafka], and the network in between",
+            "kafka-away",
         )
         return
     except ReleaseUnsupported as refused:
         sentence, _, cure = str(refused).partition("; ")
-        yield Observation("wrong", sentence, cure)
+        yield wrong("kafka-unusable", "", sentence, cure)
         return
-    for partitions in numbers.values():
+    for topic, partitions in numbers.items():
         if isinstance(partitions, str):
-            yield Observation("wrong", f"{servers}: {partitions}", "check the topic of the source")
+            yield wrong(
+                "topic-unreadable", topic, f"{servers}: {partitions}", "check the topic of the source"
+            )
     if all(isinstance(partitions, int) for partitions in numbers.values()):
         counts = ", ".join(f"{topic} with {number} partitions" for topic, number in numbers.items())
-        yield Observation("fine", f"{servers}: reached; {counts}")
+        yield fine(f"{servers}: reached; {counts}")
 
 
 def kafka_group(settings: Settings, partitions: Sequence[FollowedPartition]) -> Iterator[Observation]:
@@ -58,8 +61,9 @@ def kafka_group(settings: Settings, partitions: Sequence[FollowedPartition]) -> 
         )
         if elsewhere:
             names = ", ".join(f"{topic}[{number}]" for topic, number in elsewhere[:LISTED_MAX])
-            yield Observation(
-                "wrong",
+            yield wrong(
+                "group-shared",
+                member.client_id,
                 f"{member.client_id} on {member.host} reads {names} in the group {group}, and no analyzer of "
                 "this database does: it counts for another database, or has just begun",
                 "run `gatelock doctor` once more; if this stays, give each database its own [kafka] group_id",

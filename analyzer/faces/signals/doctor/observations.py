@@ -1,23 +1,19 @@
-"""The installation that the checks of `gatelock doctor` look at, and the observations that they yield."""
+"""The installation that the checks look at, and the findings that `gatelock doctor` prints."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
 from analyzer.config.settings import Settings
-from analyzer.faces.signals.status import DatabaseStatus
+from analyzer.faces.signals.conditions import Observation, Severity, State
+from analyzer.faces.signals.status import DatabaseStatus, InstallationStatus
 from analyzer.flush.followed_partitions import FollowedPartition
 from analyzer.gates.gate_health import GateHealth
 from analyzer.gates.refused_requests import RefusedRequests
-
-State = Literal["fine", "wrong", "away"]
-
-LISTED_MAX = 3
 
 
 class Finding(NamedTuple):
@@ -27,14 +23,14 @@ class Finding(NamedTuple):
     state: State
     what: str
     cure: str = ""
+    name: str = ""
+    subject: str = ""
+    severity: Severity | None = None
 
-
-class Observation(NamedTuple):
-    """The state of one part in one sentence, and the cure if it is not fine."""
-
-    state: State
-    what: str
-    cure: str = ""
+    @classmethod
+    def of(cls, check: str, observation: Observation) -> Finding:
+        """Returns the finding of a check."""
+        return cls(check, *observation, observation.severity)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +41,7 @@ class Installation:
     engine: sa.Engine
     database: DatabaseStatus
     clock_ahead_s: float  # of the database's clock, against this machine's
-    suspended_until: datetime | None
-    braked: Mapping[str, str]  # policies whose brake acts, and how
+    status: InstallationStatus
     partitions: Sequence[FollowedPartition]
     gates: Sequence[GateHealth]
     refused: Sequence[RefusedRequests]

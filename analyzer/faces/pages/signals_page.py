@@ -1,0 +1,51 @@
+"""Signals: what is wrong with the installation, on a page and in the banner of the first page."""
+
+from __future__ import annotations
+
+from analyzer.faces.pages.page_content import Banner, Column, Content, Mood, PageTable
+from analyzer.faces.pages.page_request import PageRequest, utc_text
+from analyzer.faces.signals.conditions import Severity, Signal
+from analyzer.faces.signals.signal_table import standing_signals
+from analyzer.kernel.database.engine import Engine
+
+PATH = "/signals"
+MOODS: dict[Severity, Mood] = {"critical": "bad", "warning": "watch", "info": "good"}
+COLUMNS = (
+    Column("severity", "Severity", "severity"), Column("what", "What"), Column("since", "Since", "time"),
+    Column("cure", "What to do", "cure"), Column("address", "More"),
+)  # fmt: skip
+NOTHING_WRONG = "Nothing is wrong."
+
+
+def signals(request: PageRequest) -> Content:
+    """Returns all signals that stand, the worst first."""
+    standing = standing_signals(request.engine)
+    rows = [
+        {
+            "severity": signal.severity,
+            "what": signal.what,
+            "since": utc_text(signal.since_ms / 1000) if signal.since_ms else None,
+            "cure": signal.cure,
+            "address": signal.page,
+        }
+        for signal in standing
+    ]
+    table = PageTable("signals", "What stands", COLUMNS, rows, NOTHING_WRONG)
+    return Content("Signals", "As `gatelock doctor` finds them.", tables=[table])
+
+
+def signals_banner(engine: Engine) -> Banner:
+    """Returns the worst signal and how many more there are, or that nothing is wrong. Raises StoreAway."""
+    standing = standing_signals(engine)
+    bad = [signal for signal in standing if signal.severity != "info"]
+    if not bad:
+        return Banner(NOTHING_WRONG, "good", *_link(standing, "for a decision"))
+    worst, *others = bad
+    text = f"{worst.what[:1].upper()}{worst.what[1:]}"
+    text += "" if text.endswith(("?", ".")) else "."
+    return Banner(text, MOODS[worst.severity], *_link(others, "more"), cure=worst.cure)
+
+
+def _link(others: list[Signal], words: str) -> tuple[str, str]:
+    """Returns the text and the address of the link to the page; empty without other signals."""
+    return (f"{len(others)} {words}", PATH) if others else ("", "")
