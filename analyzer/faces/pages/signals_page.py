@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from analyzer.faces.pages.page_content import Banner, Column, Content, Mood, PageTable
 from analyzer.faces.pages.page_request import PageRequest, utc_text
-from analyzer.faces.signals.conditions import Severity, Signal
+from analyzer.faces.signals.conditions import Signal
 from analyzer.faces.signals.signal_table import standing_signals
 from analyzer.kernel.database.engine import Engine
+from analyzer.kernel.outbox import Severity
 
 PATH = "/signals"
 MOODS: dict[Severity, Mood] = {"critical": "bad", "warning": "watch", "info": "good"}

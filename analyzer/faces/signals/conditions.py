@@ -10,7 +10,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-Severity = Literal["critical", "warning", "info"]
+from analyzer.kernel.outbox import Severity
+
 SEVERITIES: Sequence[Severity] = ("critical", "warning", "info")  # the worst first
 State = Literal["fine", "wrong", "away"]
 

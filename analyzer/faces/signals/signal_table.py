@@ -82,8 +82,8 @@ def _store(db: sa.Connection, seen: Sequence[Signal], now_ms: int) -> SignalChan
         elif over_ms < now_ms - HOLD_MS:
             db.execute(sa.delete(signals).where(is_row))
             ended.append(signal)
-    put(db, [_event("signal.began", signal) for signal in began])
-    put(db, [_event("signal.ended", signal) for signal in ended])
+    begins = [_event("signal.began", signal) for signal in began]
+    put(db, [*begins, *(_event("signal.ended", signal) for signal in ended)])
     return SignalChanges(began, ended)
 
 

@@ -25,7 +25,7 @@ def signal_work(settings: Callable[[], Settings], engine: Engine) -> Work:
     return Work(watch.step, watch.done_elsewhere)
 
 
-# "This configuration" is that of the process that looks; other analyzers' files have conditions of their own.
+# "This configuration" is that of the process that looks; other analyzers' files have separate conditions.
 OF_ONE_PROCESS = frozenset({"plan-differs"})
 
 
@@ -77,5 +77,5 @@ class SignalWatch:
         return 0
 
     def done_elsewhere(self) -> None:
-        """Forgets what was seen: another process looks, and this one begins anew when it takes over."""
+        """Forgets what was seen: another process looks, and this one begins again when it takes over."""
         self._due_s = [float("-inf")] * len(CHECKS)

@@ -18,10 +18,11 @@ from analyzer.faces.signals.signal_watch import signal_work
 from analyzer.flush.sql_store import SqlStore
 from analyzer.judging.locks.lock_feed import new_mark
 from analyzer.judging.locks.suspension import suspend
-from analyzer.kernel.database.engine import writing
+from analyzer.kernel.database.engine import reading, writing
 from analyzer.kernel.jobs.job_runs import SqlJobRuns
 from analyzer.kernel.jobs.job_schedules import BegunRun
 from analyzer.kernel.kept_ages import Retention
+from analyzer.kernel.tables.outbox_tables import outbox
 from analyzer.kernel.tables.signal_tables import signals
 from analyzer.maintenance.job_table import JOBS, JobContext, schedules
 from tests.store.flushing import plan, quota
@@ -69,6 +70,13 @@ def test_a_condition_that_comes_back_within_a_minute_was_never_over(engine: sa.E
     pass_ms(engine, HOLD_MS + 1_000)
     assert names(store_signals(engine, [STOPPED])) == (["partition-stopped"], ["brake"])
     assert shown.subject == "daily"
+    with reading(engine) as db:
+        events = [
+            tuple(row) for row in db.execute(sa.select(outbox.c["kind", "about"]).order_by(outbox.c.id))
+        ]
+    assert events == [
+        ("signal.began", "brake"), ("signal.began", "partition-stopped"), ("signal.ended", "brake"),
+    ]  # fmt: skip
 
 
 def test_the_worst_comes_first_and_then_the_oldest(engine: sa.Engine) -> None:
@@ -83,7 +91,7 @@ def test_the_worst_comes_first_and_then_the_oldest(engine: sa.Engine) -> None:
     assert (banner.more, banner.address) == ("2 more", "/signals")
 
 
-def test_without_a_look_that_is_said_first(engine: sa.Engine) -> None:
+def test_without_a_look_the_first_signal_names_that(engine: sa.Engine) -> None:
     assert signals_banner(engine).mood == "bad"
     note_look(engine)
     store_signals(engine, [BRAKE])

@@ -9,11 +9,12 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from analyzer.config.settings import Settings
-from analyzer.faces.signals.conditions import Observation, Severity, State
+from analyzer.faces.signals.conditions import Observation, State
 from analyzer.faces.signals.status import DatabaseStatus, InstallationStatus
 from analyzer.flush.followed_partitions import FollowedPartition
 from analyzer.gates.gate_health import GateHealth
 from analyzer.gates.refused_requests import RefusedRequests
+from analyzer.kernel.outbox import Severity
 
 
 class Finding(NamedTuple):
