@@ -84,7 +84,7 @@ def test_a_threshold_is_an_event_once(engine: sa.Engine, store: SqlStore) -> Non
     ]
 
 
-def test_what_is_rolled_back_leaves_no_event(engine: sa.Engine) -> None:
+def test_a_rollback_leaves_no_event(engine: sa.Engine) -> None:
     with writing(engine) as db:
         lock_feed.publish(db, [Set(LOCK)], "mark")
         db.rollback()
