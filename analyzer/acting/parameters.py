@@ -11,15 +11,16 @@ from typing import Annotated, Any, NamedTuple, Protocol
 
 from analyzer.config.values import DAY_S, DURATION, UNITS_S
 from analyzer.kernel.logs import printable
-from analyzer.kernel.time_expressions import parse_second
+from analyzer.kernel.time_expressions import CURE, parse_second
 
 TEXT_MAX = 512  # characters: the longest name of a caller has 256 bytes behind its kind
 NAMED = r"^[a-z][a-z0-9_]*:[\s\S]+$"
-TIME = (
-    r"^(today|yesterday|[0-9]{1,6} *[smhd]|20[0-9]{2}-(0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-8])"
-    r"(T([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9])?Z)?)$"
+TIME = (  # also day 31 of a short month, which is refused later
+    r"^(today|yesterday|[0-9]{1,9} *[smhd]|(19[7-9][0-9]|2[0-9]{3})-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
+    r"([T ]([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9](\.[0-9]{1,6})?)?"
+    r"(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9]))?)$"
 )
-LENGTH = r"^[1-9][0-9]{0,3}[smhd]$"
+LENGTH = r"^[0-9]{1,9}(\.[0-9]{1,9})? *(ms|s|m|h|d)$"
 TIME_FORMS = "2026-11-20 (UTC), 2026-11-20T14:00:00Z, today, yesterday, or an age: 30m, 2h, 7d"
 
 
@@ -72,6 +73,26 @@ class OfText(NamedTuple):
         return self.read(value)
 
 
+class OfLines(NamedTuple):
+    """A text of lines."""
+
+    characters_max: int
+    metavar: str = "TEXT"
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "string", "minLength": 1, "maxLength": self.characters_max}
+
+    def read(self, text: str) -> Any:
+        if not 0 < len(text) <= self.characters_max:
+            raise ValueError(f"must be a text of at most {self.characters_max:,} characters")
+        return text
+
+    def check(self, value: Any) -> Any:
+        if not isinstance(value, str):
+            raise Wrong("must be a text")
+        return self.read(value)
+
+
 class Caller(NamedTuple):
     """A caller, with its kind in front unless `may_be_short`: a command finds the kind of a counted one."""
 
@@ -98,7 +119,13 @@ class Time(NamedTuple):
         return {"type": "string", "pattern": TIME}
 
     def read(self, text: str) -> Any:
-        parse_second(text, datetime.now(UTC))
+        is_permitted = re.fullmatch(TIME, text) is not None
+        try:
+            parse_second(text, datetime.now(UTC))
+        except ValueError as error:
+            raise (Impossible if is_permitted else ValueError)(str(error)) from error
+        if not is_permitted:
+            raise ValueError(printable(f"{text!r} is not a time: {CURE}"))
         return text
 
     def check(self, value: Any) -> Any:
@@ -120,7 +147,7 @@ class Length(NamedTuple):
     def read(self, text: str) -> Any:
         if self.word and text == self.word:
             return 0
-        parts = DURATION.fullmatch(text.strip())
+        parts = DURATION.fullmatch(text) if re.fullmatch(LENGTH, text) else None
         length_ms = 0 if parts is None else round(float(parts[1]) * UNITS_S[parts[2]] * 1000)
         if not 0 < length_ms <= self.days_max * DAY_S * 1000:
             word = f", or {self.word}" if self.word else ""

@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import Field, ModelWrapValidatorHandler, ValidationError, model_validator
+from pydantic import Field, ModelWrapValidatorHandler, PrivateAttr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from analyzer.billing.witness import witness_opener
@@ -51,6 +51,7 @@ from gatekeeper.identity import DIGEST_CHARS, PREFIX6, address_of, is_name, type
 
 FILES = (Path("gatelock.toml"), Path("/etc/gatelock/gatelock.toml"))
 FILE_BYTES_MAX = 1 << 20
+STATED_BY_CLIENTS = ("policies", "meters", "groupings")
 JUDGING = ("policies", "overrides", "exempt")  # tables that a file of policies replaces, present or not
 AT_LINE = re.compile(r" \(at line (\d+), column \d+\)$")
 
@@ -99,6 +100,13 @@ class Settings(BaseSettings):
     policies: tuple[AnyPolicyTable, ...] = ()
     overrides: tuple[OverrideTable, ...] = ()
     exempt: tuple[ExemptTable, ...] = ()
+
+    _document: Mapping[str, Any] = PrivateAttr(default_factory=dict)
+
+    @property
+    def document(self) -> Mapping[str, Any]:
+        """The tables of the file, before variables and secret files; empty for settings of no file."""
+        return self._document
 
     @classmethod
     def settings_customise_sources(
@@ -236,6 +244,25 @@ def load(file: Path | None, completed_by: Path | None = None) -> Settings:
     document = _parse(text, shown)
     if completed_by is not None:
         document = _completed(document, _parse(_read_text(completed_by), str(completed_by)))
+    return _settings(document, text, shown)
+
+
+def load_policies(text: str, base: Settings) -> Settings:
+    """Returns `base` with the policies and meters of a text in place of those of its file.
+
+    For texts of clients: it may have [[policies]], [[meters]] and [[groupings]] alone, so that it names no
+    file and no address. Raises ConfigInvalid with all faults.
+    """
+    shown = "the text"
+    document = _parse(text, shown)
+    if foreign := sorted(document.keys() - set(STATED_BY_CLIENTS)):
+        what = f"{', '.join(map(quote, foreign))} cannot be stated here"
+        raise ConfigInvalid([ConfigFault(shown, None, foreign[0], what, "leave it to the configuration")])
+    return _settings(_completed(document, base.document), text, shown)
+
+
+def _settings(document: Mapping[str, Any], text: str, shown: str) -> Settings:
+    """Returns the settings of a document, whose text has the lines of its keys. Raises ConfigInvalid."""
     try:
         origins = ValueOrigins(shown, key_lines(text), environment.overrides())
         # pydantic-settings takes names with a leading underscore as its own arguments.
@@ -254,6 +281,7 @@ def load(file: Path | None, completed_by: Path | None = None) -> Settings:
         ) from error
     else:
         if not all_faults:
+            settings._document = document
             return settings
     located = {locate(fault, origins, document): None for fault in all_faults}  # without duplicates, in order
     raise ConfigInvalid(sorted(located, key=lambda fault: (fault.line is None, fault.line or 0)))

@@ -23,6 +23,11 @@ def listed_policies(engine: Engine) -> list[dict[str, object]]:
     return [policy_fields(policy, policy_kind(policy).describe(policy), brakes) for policy in plan.policies]
 
 
+def stated_policy(policy: Policy) -> dict[str, object]:
+    """Returns a policy that is not in force, as `listed_policies` has those that are."""
+    return policy_fields(policy, policy_kind(policy).describe(policy), {})
+
+
 def shown_policies(engine: Engine, policies: Sequence[Policy], since_s: int) -> list[dict[str, object]]:
     """Returns these policies with what each has done since `since_s`. Raises StoreAway, SchemaBehind."""
     outcomes = policy_outcomes(lock_outcomes(engine, since_s * 1000, [policy.name for policy in policies]))

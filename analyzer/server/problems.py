@@ -24,7 +24,9 @@ class HttpProblem(Exception):  # a response, raised where the request ends
 
 
 def add_problem_handlers(app: FastAPI) -> None:
-    """Makes `app` answer every refusal and error with problem details."""
+    """Makes `app` answer every refusal and error with problem details, unless it does already."""
+    if HttpProblem in app.exception_handlers:
+        return
 
     @app.exception_handler(HttpProblem)
     async def on_problem(_request: Request, problem: HttpProblem) -> Response:

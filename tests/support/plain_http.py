@@ -8,4 +8,5 @@ import httpx2
 
 get = partial(httpx2.get, verify=False)
 put = partial(httpx2.put, verify=False)
+request = partial(httpx2.request, verify=False)
 Client = partial(httpx2.Client, verify=False)

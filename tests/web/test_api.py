@@ -63,6 +63,8 @@ SCOPE_OF = {
     "GET /v1/locks/notices": "view",
     "POST /v1/gates/forget": "operate",
     "POST /v1/sources/retire": "operate",
+    "POST /v1/policies/check": "view",
+    "POST /v1/policies/simulate": "view",
 }
 
 
@@ -93,7 +95,7 @@ def operator(client: httpx2.Client, engine: sa.Engine) -> httpx2.Client:
 def requested(client: httpx2.Client, endpoint: Endpoint, **headers: str) -> httpx2.Response:
     """Sends the examples of all parameters that must be there."""
     values = {field.name: field.param.example for field in endpoint.all_parameters if field.required}
-    if endpoint.acts:
+    if endpoint.has_body:
         return client.post(endpoint.path, json=values, headers=headers)
     return client.get(endpoint.path, params=values, headers=headers)
 
@@ -140,6 +142,8 @@ def test_each_reading_row_answers_and_has_an_entity_tag(client: httpx2.Client) -
             continue
         answer = requested(client, row)
         assert answer.status_code == 200, answer.text
+        if row.has_body:
+            continue
         if row.place is not None:
             assert set(answer.json()) == {"items", "next"}
         if row.path not in ("/v1/sources/list", "/v1/gates/list", "/v1/explain"):  # these have ages

@@ -71,7 +71,7 @@ class Endpoint(NamedTuple):
     """One method of one path.
 
     Attributes:
-        method: GET for what reads, POST for what acts.
+        method: GET for what reads, POST for what acts, or reads by a long text.
         path: The words of the command, `/v1/locks/list` for `gatelock locks list`.
         scope: The least scope of a token that may ask.
         about: A sentence for its description.
@@ -81,6 +81,7 @@ class Endpoint(NamedTuple):
         place: What the places of the list look like; None: not a list.
         foresee: Of an act that may be impossible to undo: returns what it will do. The request has to be
             confirmed then.
+        has_body_to_read: Whether a POST changes nothing.
     """
 
     method: str
@@ -92,6 +93,7 @@ class Endpoint(NamedTuple):
     parameters: tuple[Parameter, ...] = ()
     place: PagePlace | None = None
     foresee: Callable[[ApiContext, ApiRequest], Foreseen] | None = None
+    has_body_to_read: bool = False
 
     def ask(self, context: ApiContext, request: ApiRequest) -> Mapping[str, object] | Iterable[PlacedRow]:
         """Returns the answer. Raises NotConfirmed for an act that has to be confirmed and is not."""
@@ -103,6 +105,10 @@ class Endpoint(NamedTuple):
 
     @property
     def acts(self) -> bool:
+        return self.has_body and not self.has_body_to_read
+
+    @property
+    def has_body(self) -> bool:
         return self.method == "POST"
 
     @property

@@ -7,6 +7,7 @@ from typing import Any
 
 from analyzer.acting.parameters import Parameter
 from analyzer.faces.api.endpoints import Endpoint
+from analyzer.faces.api.other_operations import other_operations
 from analyzer.kernel.tokens import SCOPES
 
 VERSION = "1"  # of the API, as in its paths
@@ -26,10 +27,12 @@ OF_READING = ("400", "401", "403", "404", "409", "422", "503")
 
 
 def openapi_document(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
-    """Returns the document about these endpoints."""
+    """Returns the document about these endpoints, and what else the server answers."""
     paths: dict[str, dict[str, Any]] = {}
     for endpoint in endpoints:
         paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint)
+    for path, operations in other_operations(_problem).items():
+        paths.setdefault(path, {}).update(operations)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -37,8 +40,7 @@ def openapi_document(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
             "version": VERSION,
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
             "description": "What the commands of `gatelock` read and do, in the same words: the path is the "
-            "command. Times are RFC 3339; names that end in `_s` are in seconds. The lock feed, status "
-            "reports of gates and the view of a caller, which libraries use, are not in this document.",
+            "command. Times are RFC 3339; names that end in `_s` are in seconds.",
         },
         "servers": [{"url": "/"}],
         "security": [{"token": []}],
@@ -59,7 +61,7 @@ def openapi_document(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
 
 
 def _operation(endpoint: Endpoint) -> dict[str, Any]:
-    codes = [*PROBLEMS] if endpoint.acts else list(OF_READING)
+    codes = [*PROBLEMS] if endpoint.has_body else list(OF_READING)
     operation: dict[str, Any] = {
         "operationId": "_".join((endpoint.method.lower(), *endpoint.path.split("/")[2:])),
         "summary": endpoint.about.partition(". ")[0].rstrip("."),
@@ -70,7 +72,7 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
             **{code: _problem(PROBLEMS[code]) for code in codes},
         },
     }
-    if endpoint.acts:
+    if endpoint.has_body:
         operation["requestBody"] = _body(endpoint)
     else:
         operation["parameters"] = [_parameter(parameter) for parameter in endpoint.all_parameters]

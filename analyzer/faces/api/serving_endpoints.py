@@ -85,7 +85,7 @@ def _handler(
 ) -> Callable[[Request], Any]:
     async def answer(request: Request) -> Response:
         token = await authenticator.require(endpoint.scope, request, acts=endpoint.acts)
-        if endpoint.acts:
+        if endpoint.has_body:
             require_same_origin(request)
             values = of_body(endpoint.all_parameters, await body_of(request, BODY_MAX))
         else:
@@ -124,7 +124,7 @@ def _response(request: Request, endpoint: Endpoint, content: Mapping[str, object
     if len(body) > ANSWER_MAX:
         detail = f"The answer has more than {ANSWER_MAX:,} bytes: ask for fewer rows."
         raise HttpProblem(HTTPStatus.UNPROCESSABLE_ENTITY, detail)
-    if endpoint.acts:
+    if endpoint.has_body:
         return Response(body, headers={"cache-control": "no-store"}, media_type="application/json")
     headers = HEADERS | {"etag": etag_of(content)}
     if headers["etag"] in etags_of(request):

@@ -1,4 +1,4 @@
-"""TableRows as a table or as JSON."""
+"""Rows as a table or as JSON."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 import click
+
+from analyzer.faces.table_rows import TableRows
 
 LINE_CHARACTERS_MAX = 2_000  # of a sentence
 CELL_CHARACTERS_MAX = 400  # the longest name of a caller fits
@@ -71,14 +72,6 @@ def csv_lines(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     writer.writerow(columns)
     writer.writerows([printable(cell) if isinstance(cell, str) else cell for cell in row] for row in rows)
     sys.stdout.flush()
-
-
-class TableRows(NamedTuple):
-    """TableRows of a table among lines of text: its columns, and the sentence that stands for no row."""
-
-    columns: Sequence[str]
-    rows: Iterable[Sequence[object]]
-    empty: str
 
 
 def show(parts: Iterable[str | TableRows]) -> None:

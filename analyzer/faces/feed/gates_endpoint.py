@@ -197,6 +197,9 @@ class PendingStatuses:
         return batch
 
 
+COMMANDS = {"list": "GET", "forget": "POST"}  # /v1/gates/list is an endpoint, and its method
+
+
 def add_gates_endpoint(app: FastAPI, pending: PendingStatuses, authenticator: Authenticator) -> None:
     """Adds the endpoint for status reports to `app`, for tokens with the scope `read`."""
     add_problem_handlers(app)
@@ -205,6 +208,9 @@ def add_gates_endpoint(app: FastAPI, pending: PendingStatuses, authenticator: Au
     async def gates(instance: str, request: Request) -> Response:
         """204 when the report was accepted: it is stored within seconds, or the gate's next one is."""
         token = await authenticator.require("read", request)
+        if instance in COMMANDS:
+            detail = f"/v1/gates/{instance} is a command, and no gate."
+            raise HttpProblem(HTTPStatus.METHOD_NOT_ALLOWED, detail, {"allow": COMMANDS[instance]})
         body = await body_of(request, STATUS_BYTES_MAX)
         status = _parse(body)
         if status.instance != instance:

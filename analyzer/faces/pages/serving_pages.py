@@ -18,6 +18,7 @@ import jinja2
 from fastapi import FastAPI, Request, Response
 from markupsafe import Markup, escape
 from starlette.background import BackgroundTask
+from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse, HTMLResponse, RedirectResponse
 
 from analyzer.acting.foreseen import NotConfirmed
@@ -49,7 +50,7 @@ from analyzer.faces.pages.visitors import (
 from analyzer.judging.caller_limits import subject_named
 from analyzer.kernel.errors import AnalyzerError, StoreAway
 from analyzer.kernel.secrets import masked
-from analyzer.server.problems import HttpProblem
+from analyzer.server.problems import HttpProblem, add_problem_handlers
 from gatekeeper.model import WITHOUT_END
 
 ZONE_COOKIE = "gatelock-zone"  # set by the browser's script
@@ -113,6 +114,7 @@ def add_pages(app: FastAPI, context: ApiContext, visitors: Visitors) -> None:
             app.add_route(_form_path(endpoint.path), act, methods=["POST"])
     _add_sign_in(app, visitors, drawing)
     _add_files(app)
+    _add_refusals(app, drawing)
     app.add_route(DOWNLOAD, _guarded(drawing, _report_file(context, visitors, workers)), methods=["GET"])
     app.add_route(STATEMENT, _guarded(drawing, _statement_page(context, visitors, workers)), methods=["GET"])
 
@@ -251,6 +253,22 @@ def _guarded(drawing: Drawing, answer: Callable[[Request], Any]) -> Callable[[Re
     return guarded
 
 
+def _add_refusals(app: FastAPI, drawing: Drawing) -> None:
+    """Answers a browser that asks for an unknown path with a page; programs get problem details as before."""
+    add_problem_handlers(app)
+    refuse = app.exception_handlers[HTTPException]
+
+    async def on_refusal(request: Request, error: Exception) -> Response:
+        is_page = "text/html" in request.headers.get("accept", "")
+        if not is_page or request.url.path.startswith(("/v1/", "/static/")):
+            response: Response = await refuse(request, error)  # type: ignore[misc] # it is a coroutine
+            return response
+        status = HTTPStatus(getattr(error, "status_code", HTTPStatus.NOT_FOUND))
+        return _refusal(drawing, status, f"{status.description or status.phrase}.")
+
+    app.exception_handler(HTTPException)(on_refusal)
+
+
 def _status_of(error: Exception) -> tuple[HTTPStatus, str]:
     match error:
         case NotThere():
@@ -330,9 +348,9 @@ def _require(visitor: Visitor, scope: Any) -> None:
 
 
 def _own_path(text: str) -> str:
-    """Returns a path of this server; "/" for anything else, so that no link leads elsewhere."""
+    """Returns the path of a page of this server; "/" for anything else, so that no link leads elsewhere."""
     parts = urlsplit(text)
-    is_own = text.startswith("/") and not text.startswith(("//", "/\\")) and text.isprintable()
+    is_own = text.startswith("/") and not text.startswith(("//", "/\\", "/acts/")) and text.isprintable()
     return text if is_own and not parts.scheme and not parts.netloc else "/"
 
 

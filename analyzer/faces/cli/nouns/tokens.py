@@ -42,7 +42,8 @@ def create(
         str,
         Option(
             metavar="SCOPE",
-            help="read (gates, monitors), callers (use of callers), operate, admin; with those before it.",
+            help="read (gates, monitors), callers (use of callers), view (pages), operate, admin; each "
+            "with those before it.",
         ),
     ],
     expires: Annotated[

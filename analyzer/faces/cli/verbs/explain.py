@@ -25,7 +25,8 @@ from analyzer.faces.cli.options import (
     parse_time,
     second_at,
 )
-from analyzer.faces.cli.output import TableRows, json_lines, say, show
+from analyzer.faces.cli.output import json_lines, say, show
+from analyzer.faces.table_rows import TableRows
 from analyzer.gates.gate_health import NO_REPORTS, NOT_REPORTED, living_gates, met_locks
 from analyzer.gates.gate_reports import reporting_gates
 from analyzer.judging.kinds import policy_kind

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import Progress as ProgressBar
 from rich.text import Text
 
-from analyzer.config.amounts import parsed_amount
+from analyzer.acting.parameters import Fault
 from analyzer.config.settings import find, load
 from analyzer.faces.cli.described_options import Argument, Option
 from analyzer.faces.cli.exit_codes import FOUND, reporting_errors, usage_error
@@ -26,15 +26,13 @@ from analyzer.faces.cli.options import (
     load_settings,
     open_database,
     parse_time,
-    require_name,
     second_at,
 )
-from analyzer.faces.cli.output import json_lines, say
-from analyzer.faces.cli.simulation_report import ASSUMPTIONS, SimulationReport
+from analyzer.faces.cli.output import json_lines, say, show
+from analyzer.faces.simulation_report import ASSUMPTIONS, SimulationReport, chosen_policies
 from analyzer.forecast.simulation.comparison import compare
 from analyzer.forecast.simulation.policy_simulation import NOTHING_COUNTED
 from analyzer.judging.sql.plans import plan_in_force
-from analyzer.plan.policies import with_limit
 
 if TYPE_CHECKING:
     from analyzer.forecast.simulation.policy_simulation import Progress
@@ -94,7 +92,7 @@ def simulate(
             json_lines(report.as_object() for report in reports)
         else:
             for report in reports:
-                report.print(show_all=show_all)
+                show(report.parts(show_all=show_all))
             say(ASSUMPTIONS)
         if {report.comparison.refusal for report in reports} - {"", NOTHING_COUNTED}:
             raise Exit(FOUND)
@@ -109,16 +107,11 @@ def _proposed(context: Context, file: Path | None, config: Path | None) -> Plan:
 
 def _chosen(among: Plan, name: str | None, limit: str | None) -> Sequence[Policy]:
     """Returns the policies to simulate. Exits with 2 if there are none."""
-    if not among.policies:
-        raise usage_error("there are no policies: name a file with [[policies]]")
-    require_name("--policy", name, {policy.name for policy in among.policies})
-    policies = [policy for policy in among.policies if name in (None, policy.name)]
-    if limit is None:
-        return policies
     try:
-        return [with_limit(policy, parsed_amount(policy, limit)) for policy in policies]
-    except ValueError as error:
-        raise usage_error(f"--limit {error}") from error
+        return chosen_policies(among, name, limit)
+    except Fault as fault:
+        sentence = fault.why.replace("<policy>", "--policy")
+        raise usage_error(f"--{fault.name} {sentence}" if fault.name else sentence) from fault
 
 
 @contextmanager

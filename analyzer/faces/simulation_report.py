@@ -5,16 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from analyzer.faces.cli.output import say, table
+from analyzer.acting.parameters import Fault
+from analyzer.config.amounts import parsed_amount
+from analyzer.config.values import suggestion
+from analyzer.faces.table_rows import TableRows
 from analyzer.forecast.simulation.policy_locks import SeriesChange, changes
 from analyzer.judging.brakes import exceeded_sentence, first_exceeded_s, policy_brake
 from analyzer.judging.earned_notices import percent as threshold_text
 from analyzer.judging.kinds.compared import series_noun, series_plural
 from analyzer.judging.kinds.quota import as_phrase
+from analyzer.kernel.logs import printable
 from analyzer.kernel.sentences import plural
 from analyzer.kernel.time_texts import format_second
 from analyzer.plan.groupings import parse_grouping
 from analyzer.plan.meter_units import amount_text, with_noun
+from analyzer.plan.plan import Plan
+from analyzer.plan.policies import Policy, with_limit
 
 if TYPE_CHECKING:
     from analyzer.forecast.simulation.comparison import PolicyComparison
@@ -28,28 +34,47 @@ ASSUMPTIONS = (
 )
 
 
+def chosen_policies(among: Plan, name: str | None, limit: str | None) -> Sequence[Policy]:
+    """Returns the policies of a plan to simulate, with another limit if one is stated. Raises Fault."""
+    if not among.policies:
+        raise Fault("", "there are no policies: name a file with [[policies]]")
+    if limit is not None and name is None:
+        raise Fault("limit", "needs <policy>, the name of the policy that shall have this limit")
+    names = sorted(policy.name for policy in among.policies)
+    if name is not None and name not in names:
+        cure = suggestion(name, names, f"use one of {', '.join(names)}")
+        raise Fault("policy", printable(f"{name}: no such name; {cure}"))
+    policies = [policy for policy in among.policies if name in (None, policy.name)]
+    if limit is None:
+        return policies
+    try:
+        return [with_limit(policy, parsed_amount(policy, limit)) for policy in policies]
+    except ValueError as error:
+        raise Fault("limit", str(error)) from error
+
+
 class SimulationReport(NamedTuple):
     """The output about one policy."""
 
     comparison: PolicyComparison
 
-    def print(self, *, show_all: bool) -> None:
-        """Prints sentences, and a table: with `show_all` of all callers, else of those that differ most."""
+    def parts(self, *, show_all: bool) -> Iterator[str | TableRows]:
+        """Yields sentences, and a table: with `show_all` of all callers, else of those that differ most."""
         policy, simulation, proposed = self.comparison[0], self.comparison[3], self.comparison[4]
         if simulation is None or proposed is None:
-            say(f"{policy.name} cannot be simulated: {self.comparison.refusal}")
+            yield f"{policy.name} cannot be simulated: {self.comparison.refusal}"
             return
-        say(self._sentence(simulation, proposed))
+        yield self._sentence(simulation, proposed)
         for line in self._details(simulation, proposed):
-            say(f"  {line}")
+            yield f"  {line}"
         listed = self._listed()
         shown = (
             listed if show_all else [change for change in listed if change.change != "as before"][:ROWS_SHOWN]
         )
         if shown:
-            table(self._columns(), map(self._cells, shown), "")
+            yield TableRows(self._columns(), [self._cells(change) for change in shown], "")
         if len(shown) < len(listed):
-            say(f"  {len(listed) - len(shown):,} more with --all")
+            yield f"  {len(listed) - len(shown):,} more with --all"
 
     def as_object(self) -> dict[str, Any]:
         """Returns everything as an object."""
