@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -13,9 +14,10 @@ from analyzer.counting.sql_joins import SQL_JOINS, plus
 from analyzer.kernel.database.partition_keys import KEY_COLUMNS, PartitionKey, key_tuple
 from analyzer.kernel.database.row_parameters import Assignments, ColumnValues, upsert_columns
 from analyzer.kernel.model import CountTable, Partition
+from analyzer.kernel.tables.ranking_tables import changed_quarters
 from analyzer.kernel.tables.schema import TOTAL_MAX, buckets, day_counts
 from analyzer.plan.catalog import Catalog, MeterColumn
-from analyzer.plan.meters import DAY_S, REQUESTS, UNRECORDED, WIDTHS_S, bucket_start_s
+from analyzer.plan.meters import DAY_S, QUARTER_S, REQUESTS, UNRECORDED, WIDTHS_S, bucket_start_s
 
 AUDITED = "caller"  # the grouping that is always counted, and whose requests the audit adds up
 NO_PARTITION: PartitionKey = ("", "", 0)  # of counts whose partition is not known any more
@@ -37,16 +39,18 @@ class BucketColumns(NamedTuple):
 def add_counts(
     db: sa.Connection, tables: Sequence[CountTable], catalog: Catalog, parts: Sequence[Partition] = ()
 ) -> None:
-    """Adds what was counted to the buckets, and to the records of each day.
+    """Adds what was counted to the buckets, and to the records of each day; notes which quarters change.
 
     `parts` are the partitions whose offsets the transaction has moved. All meters and groupings must have a
     number.
     """
+    partition = key_tuple(min(parts)) if parts else NO_PARTITION
     for table in sorted(tables, key=lambda table: catalog.groupings[table.grouping]):
         for rows, joins in column_pages(table, catalog):
             add_rows(db, rows, joins)
         if table.grouping == AUDITED:
-            add_days(db, records_by_day(table), key_tuple(min(parts)) if parts else NO_PARTITION)
+            add_days(db, records_by_day(table), partition)
+    note_changes(db, {quarter_s for table in tables for quarter_s in quarters_of(table.buckets_s)}, partition)
 
 
 def column_pages(table: CountTable, catalog: Catalog) -> Iterator[tuple[BucketColumns, dict[int, str]]]:
@@ -144,6 +148,37 @@ def add_days(db: sa.Connection, requests: Mapping[int, int], partition: Partitio
     values: dict[str, ColumnValues] = dict(zip(KEY_COLUMNS, partition, strict=True))
     values |= {"day_s": days, "requests": _bounded([requests[day_s] for day_s in days])}
     upsert_columns(db, day_counts, values, _add_requests)
+
+
+def quarters_of(buckets_s: Sequence[int]) -> Iterator[int]:
+    """Yields the quarters of an hour that sorted buckets begin in."""
+    first = 0
+    while first < len(buckets_s):
+        quarter_s = bucket_start_s(buckets_s[first], QUARTER_S)
+        yield quarter_s
+        first = bisect_left(buckets_s, quarter_s + QUARTER_S, first)
+
+
+def note_changes(db: sa.Connection, quarters_s: Collection[int], partition: PartitionKey) -> None:
+    """Notes that buckets which begin in these quarters change in this transaction: see `rankings`.
+
+    `partition` is one whose offset the transaction holds; without any, `NO_PARTITION`.
+    """
+    add_changes(db, dict.fromkeys(quarters_s, 1), partition)
+
+
+def add_changes(db: sa.Connection, changes: Mapping[int, int], partition: PartitionKey) -> None:
+    """Adds to the changes of quarters, in the rows of one partition."""
+    if changes:
+        quarters_s = sorted(changes)
+        values: dict[str, ColumnValues] = {"quarter_s": quarters_s}
+        values |= dict(zip(KEY_COLUMNS, partition, strict=True))
+        values |= {"changes": [changes[quarter_s] for quarter_s in quarters_s]}
+        upsert_columns(db, changed_quarters, values, _add_changes)
+
+
+def _add_changes(_dialect: str, table: sa.Table, new: Any) -> dict[str, Any]:
+    return {"changes": table.c.changes + new.changes}
 
 
 def _add_requests(_dialect: str, table: sa.Table, new: Any) -> dict[str, Any]:

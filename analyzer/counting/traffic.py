@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from functools import partial
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from analyzer.counting.sql_joins import HALF, SQL_JOINS
-from analyzer.kernel.database.engine import slow_reading, without_scans
-from analyzer.kernel.database.row_parameters import is_among
-from analyzer.kernel.tables.schema import buckets
+from analyzer.counting.ranked_buckets import RankedMeter, RankedName, TrafficAmount
+from analyzer.counting.rankings import SpanQuery, StoredRankings
+from analyzer.counting.usage import WORK_MB
+from analyzer.kernel.database.engine import slow_reading, sort_in_memory, without_scans
 from analyzer.plan import catalog
-from analyzer.plan.meters import REQUESTS, WIDTHS_S
+from analyzer.plan.groupings import parse_grouping
+from analyzer.plan.meters import MINUTE_S, REQUESTS
+from analyzer.server.shared_answers import SharedAnswers
 
-
-class TrafficAmount(NamedTuple):
-    """Counts of one meter: what was admitted, and what a gate had denied."""
-
-    value: int = 0
-    denied: int = 0
-
-    @property
-    def whole(self) -> int:
-        return self.value + self.denied
+__all__ = ["EMPTY", "Traffic", "TrafficAmount", "TrafficQuery", "shared_traffic", "traffic"]
 
 
 class TrafficQuery(NamedTuple):
-    """Counts of a grouping in [from_s, until_s), in steps of `step_s` seconds.
+    """Counts of a grouping in [from_s, until_s), in steps of `step_s` seconds, or in one that is as long.
 
-    `top` is the number of keys that are shown apart; `keys`, if there are some, are these keys.
+    `top` is the number of keys that are shown apart, `stepped` the number of these that are shown over time;
+    `keys`, if there are some, are these keys. Of a grouping by resource alone, they are the resources.
     """
 
     grouping: str
@@ -39,6 +34,7 @@ class TrafficQuery(NamedTuple):
     top: int = 10
     meter: str = REQUESTS.name
     keys: Sequence[str] = ()
+    stepped: int = 10
 
 
 class Traffic(NamedTuple):
@@ -48,11 +44,15 @@ class Traffic(NamedTuple):
         whole: The counts of all keys, by the begin of each step that has any.
         keys: The keys with the most, the largest first, with their counts in the whole time.
         series: The counts of each of these keys, by the begin of the step.
+        unlisted_at_most: The most that a key has which is not among these.
+        is_exact: Whether none of the other keys has more than one of these.
     """
 
     whole: Mapping[int, TrafficAmount]
     keys: Mapping[str, TrafficAmount]
     series: Mapping[str, Mapping[int, TrafficAmount]]
+    unlisted_at_most: int = 0
+    is_exact: bool = True
 
     @property
     def total(self) -> TrafficAmount:
@@ -63,47 +63,58 @@ class Traffic(NamedTuple):
 
 
 EMPTY = Traffic({}, {}, {})
+SHARED_S = 10.0  # how long all tabs that ask for the same minutes get one answer
+SHARED = "gatelock_shared_traffic"  # execution option: the answers that are shared
 
 
 def traffic(engine: sa.Engine, query: TrafficQuery) -> Traffic:
     """Returns the counts, in one snapshot. A bucket wider than a step counts in the step in which it begins.
 
-    Without a plan that counts the grouping and the meter, there are none. Raises StoreAway.
+    The keys of a grouping by two fields are pairs, "key resource". Without a plan that counts the grouping
+    and the meter, there are none. On an engine of `shared_traffic`, an answer may be ten seconds old. Raises
+    StoreAway, NotRankedYet.
     """
+    # No bucket begins within a minute: all that ask in one ask the same.
+    query = query._replace(until_s=query.until_s + -query.until_s % MINUTE_S, keys=tuple(query.keys))
+    shared: SharedAnswers | None = engine.get_execution_options().get(SHARED)
+    if shared is None:
+        return _counted(engine, query)
+    return shared.get(query, partial(_counted, engine, query))
+
+
+def shared_traffic(engine: sa.Engine) -> sa.Engine:
+    """Returns the engine, with its connections, for pages that many tabs show: equal questions about traffic
+    share an answer for ten seconds."""
+    return engine.execution_options(**{SHARED: SharedAnswers(SHARED_S)})
+
+
+def _counted(engine: sa.Engine, query: TrafficQuery) -> Traffic:
     with slow_reading(engine) as db:
         numbers = catalog.load(db)
         meter = numbers.meters.get(query.meter)
         if query.grouping not in numbers.groupings or meter is None:
             return EMPTY
         without_scans(db)
-        columns = buckets.c
-        conditions = [
-            columns.grouping == numbers.groupings[query.grouping],
-            columns.page == meter.page,
-            is_among(db.dialect.name, columns.width_s, WIDTHS_S),
-            columns.bucket_s >= query.from_s,
-            columns.bucket_s < query.until_s,
-        ]
-        join = SQL_JOINS[meter.join].aggregate
-        sums = [*join(columns[f"value_{meter.place}"]), *join(columns[f"denied_{meter.place}"])]
-        amounts = [sa.cast(value, sa.BigInteger).label(f"part_{place}") for place, value in enumerate(sums)]
-        step = (columns.bucket_s - columns.bucket_s % query.step_s).label("step_s")
-        by_key = sa.select(columns.key, *amounts).where(*conditions).group_by(columns.key)
-        if query.keys:
-            by_key = by_key.where(columns.key.in_(query.keys))
-        parts = [sa.func.coalesce(sa.cast(value, sa.Float), 0.0) for value in sums]
-        size = (parts[0] + parts[2]) * HALF + parts[1] + parts[3]
-        rows = db.execute(by_key.order_by(size.desc(), columns.key).limit(query.top))
-        keys = {key: _amount(row) for key, *row in rows}
-        by_step = sa.select(step, *amounts).where(*conditions).group_by(step).order_by(step)
-        whole = {at_s: _amount(row) for at_s, *row in db.execute(by_step)}
-        series: dict[str, dict[int, TrafficAmount]] = {key: {} for key in keys}
-        of_keys = sa.select(columns.key, step, *amounts).where(*conditions, columns.key.in_([*keys]))
-        for key, at_s, *row in db.execute(of_keys.group_by(columns.key, step)):
-            series[key][at_s] = _amount(row)
-    return Traffic(whole, keys, series)
+        sort_in_memory(db, WORK_MB)
+        stored = StoredRankings(db, RankedMeter(numbers.groupings[query.grouping], meter))
+        span = stored.span(
+            SpanQuery(
+                query.from_s, query.until_s, query.step_s, query.top, query.stepped,
+                [_name(query.grouping, key) for key in query.keys],
+            )
+        )  # fmt: skip
+    return Traffic(
+        span.steps,
+        {_key(row.name): row.amount for row in span.rows},
+        {_key(name): steps for name, steps in span.series.items()},
+        span.unlisted_at_most,
+        span.is_exact,
+    )
 
 
-def _amount(row: Sequence[Any]) -> TrafficAmount:
-    value_high, value, denied_high, denied = (part or 0 for part in row)
-    return TrafficAmount(value_high * HALF + value, denied_high * HALF + denied)
+def _name(grouping: str, key: str) -> RankedName:
+    return RankedName(key) if parse_grouping(grouping).key is not None else RankedName("", key)
+
+
+def _key(name: RankedName) -> str:
+    return " ".join(filter(None, name))

@@ -12,6 +12,7 @@ from pathlib import Path
 from analyzer.callers.caller_document import caller_document
 from analyzer.callers.caller_standing import caller_standing
 from analyzer.config.settings import Settings
+from analyzer.counting.traffic import shared_traffic
 from analyzer.faces.api.callers_endpoint import add_callers_endpoint
 from analyzer.faces.api.endpoint_table import ENDPOINTS
 from analyzer.faces.api.endpoints import ApiContext
@@ -95,12 +96,13 @@ def web_application(
             )
         )
         add_locks_endpoint(app, feed, authenticator)
-        add_endpoints(app, ENDPOINTS, ApiContext(bounded_reads(engine, READ_MS), settings), authenticator)
+        context = ApiContext(shared_traffic(bounded_reads(engine, READ_MS)), settings)
+        add_endpoints(app, ENDPOINTS, context, authenticator)
         read_state = partial(installation_state, engine)
         add_event_stream(app, read_state, authenticator)
         visitors = Visitors(engine, authenticator)
         add_event_stream(app, read_state, visitors, EVENTS_PATH)
-        add_pages(app, ApiContext(bounded_reads(engine, READ_MS), settings), visitors)
+        add_pages(app, context, visitors)
         add_callers_endpoint(app, partial(_document_about, engine), authenticator)
         pending = PendingStatuses(partial(store_statuses, engine), partial(gate_owners, engine))
         add_gates_endpoint(app, pending, authenticator)

@@ -24,6 +24,7 @@ from analyzer.billing.days.closing import Billing, DayClosing
 from analyzer.billing.days.deleted_days import DayDeletion, DeletedBy
 from analyzer.billing.days.targets import AskEnds
 from analyzer.callers import applied_facts, caller_changes, changed_limits
+from analyzer.counting.ranking_upkeep import RankingUpkeep
 from analyzer.delays import standstills
 from analyzer.judging.judge import Judged, JudgedRows
 from analyzer.judging.judgement_log import log_judged
@@ -266,6 +267,10 @@ def _fold(context: JobContext) -> Work:
     return Work(roll_up.Folding(context.engine, context.sized(), kept.fold_requests, kept.minutes_s).step)
 
 
+def _rank(context: JobContext) -> Work:
+    return Work(RankingUpkeep(context.engine, context.kept.days_s).step)
+
+
 def _prove_day(context: JobContext) -> Work:
     return Work(partial(prove_next_day, context.engine, {}))
 
@@ -328,6 +333,7 @@ JOBS: Sequence[JobEntry] = (
     JobEntry("audit-days", 10, _audit_days, takes_turns=False),
     JobEntry("push-live-usage", MINUTE_S, _push_live_usage, takes_turns=False),
     JobEntry("empty-slots", MINUTE_S, _empty_slots),
+    JobEntry("rank", MINUTE_S, _rank, takes_turns=False),
     JobEntry("repair-totals", MINUTE_S, _repair_totals),
     JobEntry(standstills.WATCH, MINUTE_S, _watch_standstills),
     JobEntry("watch-signals", 5, _watch_signals, SIGNALS),

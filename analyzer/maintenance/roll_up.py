@@ -6,12 +6,12 @@ exactly one row at any time, while flushes and other steps write too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from analyzer.counting.buckets import BucketColumns, add_rows
+from analyzer.counting.buckets import NO_PARTITION, BucketColumns, add_rows, note_changes, quarters_of
 from analyzer.counting.counter.caller_budget import FOLDED, NOT_CALLERS
 from analyzer.judging.activation_steps import FillStep, decode_steps
 from analyzer.judging.sql import plans
@@ -157,6 +157,7 @@ def fold(db: sa.Connection, grouping: int, day_s: int, keys: Sequence[str]) -> i
         )
         rows += _take_out(db, statement.order_by(*key))
     _put(db, numbers, ((_folded(row), row) for row in rows))
+    _note_changes(db, rows)
     return len(rows)
 
 
@@ -218,8 +219,18 @@ class FoldedCallers(NamedTuple):
     keys: list[str]
 
 
-def rename_key(db: sa.Connection, prefix: KeyPrefix, buckets_s: Sequence[int], key: str, new: str) -> int:
-    """Joins the rows of a key in these buckets with those of the key `new`; returns how many."""
+def rename_key(
+    db: sa.Connection,
+    prefix: KeyPrefix,
+    buckets_s: Sequence[int],
+    key: str,
+    new: str,
+    joined: Collection[int],
+) -> int:
+    """Joins the rows of a key in these buckets with those of the key `new`; returns how many.
+
+    `joined` are the days in which `new` had rows before: their rankings change by more than a name.
+    """
     columns = list(buckets.primary_key)
     statement = sa.select(*columns).where(
         prefix.condition,
@@ -228,7 +239,13 @@ def rename_key(db: sa.Connection, prefix: KeyPrefix, buckets_s: Sequence[int], k
     )
     rows = _take_out(db, statement.order_by(*columns))
     _put(db, load(db), (((*prefix, row.bucket_s, new, row.resource), row) for row in rows))
+    _note_changes(db, [row for row in rows if bucket_start_s(row.bucket_s, DAY_S) in joined])
     return len(rows)
+
+
+def _note_changes(db: sa.Connection, rows: Iterable[Any]) -> None:
+    """Notes that other series have the counts now. Joining buckets into wider ones changes no ranking."""
+    note_changes(db, {*quarters_of(sorted({row.bucket_s for row in rows}))}, NO_PARTITION)
 
 
 def first_day_to_fold(db: sa.Connection, numbers: Catalog, grouping: int) -> int | None:

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from analyzer.billing.days.adjustments import add_adjustments
 from analyzer.billing.days.day_rows import stored_days
-from analyzer.counting.buckets import AUDITED, add_days, records_by_day
+from analyzer.counting.buckets import AUDITED, add_days, note_changes, quarters_of, records_by_day
 from analyzer.judging.activation_steps import FillStep, decode_steps
 from analyzer.judging.plan_sums import plan_sums
 from analyzer.judging.sql import plans
@@ -170,10 +170,13 @@ def _swap(
     shared = {sum_: grown for sum_, grown in growth.items() if parse_grouping(sum_.grouping).is_shared}
     of_callers = {sum_: grown for sum_, grown in growth.items() if sum_ not in shared}
     change_totals(db, plan, limits, of_callers, numbers, now_s)
+    partition = key_tuple(replay.positions[0].range.part)
     rows = add_differences(db, tables, numbers)
     for table in tables:
         if table.grouping == AUDITED and (by_day := _changed_days(table)):
-            add_days(db, by_day, key_tuple(replay.positions[0].range.part))
+            add_days(db, by_day, partition)
+    changed_s = {quarter_s for table in tables for quarter_s in quarters_of(sorted(table.buckets_s))}
+    note_changes(db, changed_s, partition)
     adjusted = add_adjustments(db, tables, numbers, locked.cut_until_s)
     for position in replay.positions:
         _change_rejected(db, replay.id, position, locked.now_ms)

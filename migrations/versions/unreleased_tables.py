@@ -26,7 +26,8 @@ AMOUNTS = tuple(f"{kind}_{place}" for kind in ("value", "denied") for place in r
 FOREVER_MS = 2**63 - 1
 
 TABLES = (
-    "offsets", "stretches", "catalog", "buckets", "day_counts", "proofs", "rejects", "named_callers",
+    "offsets", "stretches", "catalog", "buckets", "day_counts", "proofs", "changed_quarters", "rankings",
+    "rejects", "named_callers",
     "event_ids", "secrets", "plans", "analyzers", "totals", "slots_0", "slots_1", "slots_2",
     "distinct_values", "postponed", "refills", "holds", "notices", "brakes", "traffic_samples", "callers",
     "record_facts", "waiting_facts", "overrides", "directory_versions", "locks", "lock_history",
@@ -270,6 +271,15 @@ def _counts() -> None:
     )
     _table("day_counts", *_partition(), *_key_numbers("day_s"), *_numbers("requests"))
     _table("proofs", *_key_numbers("day_s"), *_numbers("requests", "at_ms", "deleted"))
+    _table("changed_quarters", *_key_numbers("quarter_s"), *_partition(), *_numbers("changes"))
+    _table(
+        "rankings",
+        *_key_smalls("grouping"),
+        *_key_integers("meter", "width_s"),
+        *_key_numbers("begin_s"),
+        *_numbers("changes", "ranked_ms"),
+        *_texts("whole", "series"),
+    )
     _table(
         "rejects",
         *_partition(),

@@ -9,6 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from analyzer.callers.forgetting.renaming import Renaming
+from analyzer.counting.ranking_upkeep import rename_series
 from analyzer.judging.locks.verdict_decisions import rename_caller
 from analyzer.judging.sql import plans
 from analyzer.judging.sql.totals import join_used
@@ -33,6 +34,7 @@ from analyzer.kernel.tables.schema import (
 )
 from analyzer.maintenance.roll_up import KeyPrefix, rename_key
 from analyzer.plan import catalog
+from analyzer.plan.meters import DAY_S, bucket_start_s
 from analyzer.plan.windows import Rolling
 
 AT_ONCE = 500  # buckets in one transaction
@@ -55,6 +57,7 @@ DECIDING = (
 def rename(engine: sa.Engine, caller: Renaming) -> int:
     """Renames the caller's counts, and deletes what decides about its requests; returns how many rows."""
     rows = _rename_buckets(engine, caller) + _rename_totals(engine, caller)
+    rows += rename_series(engine, caller.name, caller.pseudonym)
     for column in DECIDING:
         rows += _delete(engine, column, caller.name)
     with writing(engine) as db:
@@ -72,6 +75,7 @@ def rename(engine: sa.Engine, caller: Renaming) -> int:
 
 def _rename_buckets(engine: sa.Engine, caller: Renaming) -> int:
     renamed = 0
+    joined = {bucket_start_s(key[3], DAY_S) for key in _select_keys(engine, buckets.c.key, caller.pseudonym)}
     # Minutes may be rolled up between the search and a transaction: the search that finds none is the last.
     while row_keys := _select_keys(engine, buckets.c.key, caller.name):
         moved = 0
@@ -80,7 +84,7 @@ def _rename_buckets(engine: sa.Engine, caller: Renaming) -> int:
                 with writing(engine) as db:
                     plans.lock_active(db)
                     times_s = sorted({key[3] for key in part})
-                    moved += rename_key(db, prefix, times_s, caller.name, caller.pseudonym)
+                    moved += rename_key(db, prefix, times_s, caller.name, caller.pseudonym, joined)
         renamed += moved
     return renamed
 

@@ -34,7 +34,7 @@ NAMELESS = frozenset({
     "policy", "reads", "record_anchor", "record_plan", "record_tenant", "record_zone", "resource",
     "resume_token", "settled", "source", "stretches", "tenant", "topic", "topic_id", "accepted_by",
     "fields", "found_by", "holder", "mac", "owner", "swapped_by", "token", "who", "severity", "way", "secret",
-    "receiver",
+    "receiver", "whole",
 })  # fmt: skip
 REASON_WORDS = frozenset({"rejects", "replayed_rejects", "refused_requests"})  # whose reasons are words
 # Documents of programs, in which a text without a kind may be the name of anything.

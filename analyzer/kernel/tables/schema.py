@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Column, Index, Integer, LargeBinary, Table, Text
 
-from analyzer.kernel.tables import table_columns
+from analyzer.kernel.tables import ranking_tables, table_columns
 from analyzer.kernel.tables.billing_tables import (
     adjustments,
     corrections,
@@ -47,6 +47,7 @@ OF_COUNTERS = (named_callers, event_ids, secrets)
 OF_JOBS = (leases, job_runs, signals)
 OF_BROWSERS = (sessions,)
 OF_ALERTS = (outbox, alert_messages, alert_contacts)
+OF_RANKINGS = (ranking_tables.changed_quarters, ranking_tables.rankings)
 OF_REPLAYS = (replays, replay_positions, replayed_counts, replayed_rejects)
 OF_BILLING = (
     days, day_positions, frozen_counts, adjustments, corrections, deleted_days, referenced_names, day_audits,
