@@ -15,6 +15,7 @@ from analyzer.judging.earned_notices import percent as threshold_text
 from analyzer.judging.kinds.compared import series_noun, series_plural
 from analyzer.judging.kinds.quota import as_phrase
 from analyzer.kernel.logs import printable
+from analyzer.kernel.number_texts import length_text, share_text
 from analyzer.kernel.sentences import plural
 from analyzer.kernel.time_texts import format_second
 from analyzer.plan.groupings import parse_grouping
@@ -138,7 +139,7 @@ class SimulationReport(NamedTuple):
 
     def _details(self, simulation: Simulation, proposed: PolicyLocks) -> Iterator[str]:
         span = simulation.span
-        resolution = duration_text(span.width_s)
+        resolution = length_text(span.width_s)
         yield (
             f"{format_second(span.from_s)} to {format_second(span.until_s)}, by stored counts of "
             f"{resolution}: a lock began up to {resolution} later than shown"
@@ -192,8 +193,8 @@ class SimulationReport(NamedTuple):
             series.key or "everyone",
             *([series.resource] if has_resource else []),
             format_second(series.locks[0].began_s),
-            "" if now is None else duration_text(now.locked_s),
-            "" if then is None else duration_text(then.locked_s),
+            "" if now is None else length_text(now.locked_s),
+            "" if then is None else length_text(then.locked_s),
             0 if now is None else len(now.locks),
             0 if now is None else now.requests,
         ]
@@ -207,33 +208,6 @@ def by_requests(locks: PolicyLocks) -> list[SeriesLocks]:
 def window_of(policy: Any) -> Any:
     """Returns the window of a policy that can be simulated."""
     return policy.window
-
-
-def share_text(part: int, whole: int) -> str:
-    """Returns a part of a whole in percent.
-
-    >>> share_text(31, 1_000), share_text(1, 1_000_000), share_text(0, 5)
-    ('3.1 %', 'less than 0.1 %', '0 %')
-    """
-    if not part or not whole:
-        return "0 %"
-    percent = round(part / whole * 100, 1)
-    return f"{percent:g} %" if percent else "less than 0.1 %"
-
-
-def duration_text(seconds: int) -> str:
-    """Returns seconds in the largest two units that say something.
-
-    >>> duration_text(60), duration_text(5_400), duration_text(93_784), duration_text(864_000)
-    ('1m', '1h30m', '1d2h', '10d')
-    """
-    units = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
-    parts: list[tuple[int, str]] = []
-    for unit, size in units:
-        count, seconds = divmod(seconds, size)
-        if count or parts:
-            parts.append((count, unit))
-    return "".join(f"{count}{unit}" for count, unit in parts[:2] if count) or "0s"
 
 
 def _times(count: int) -> str:

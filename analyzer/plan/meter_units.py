@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Literal, NamedTuple, get_args
 
+from analyzer.kernel.number_texts import count_text, micros_text, size_text
+
 Unit = Literal["duration", "decimal", "money", "bytes"]
 UNITS: tuple[Unit, ...] = get_args(Unit)
 STORED_IN: Mapping[str, str] = {
@@ -44,6 +46,12 @@ BYTES = {"B": 1} | {
     for power, letter in enumerate("kMGT", start=1)
     for name, base in ((f"{letter}B", 1000), (f"{letter.upper()}iB", 1024))
 }
+COUNT_AXIS = ((1, ""), (10**3, "k"), (10**6, "M"), (10**9, "G"), (10**12, "T"))  # on axes, which have no room
+AXIS_STEPS: Mapping[str, Sequence[tuple[int, str]]] = {
+    "duration": ((1, "µs"), (10**3, "ms"), (10**6, "s"), (60 * 10**6, "min"), (3_600 * 10**6, "h"),
+                 (86_400 * 10**6, "d")),
+    "bytes": ((1, "B"), (10**3, "kB"), (10**6, "MB"), (10**9, "GB"), (10**12, "TB")),
+}  # fmt: skip
 NUMBER = r"(\d[\d_]*(?:\.\d+)?)"
 DURATION = re.compile(rf"(?:{NUMBER} *({'|'.join(MICROSECONDS)}) *)+")
 DURATION_PART = re.compile(rf"{NUMBER} *({'|'.join(sorted(MICROSECONDS, key=len, reverse=True))})")
@@ -116,6 +124,41 @@ def amount_text(value: int, unit: str | None) -> str:
             return f"{value // size:,} {name}"
         case _:
             return f"{value:,}"
+
+
+def rounded_text(value: int, unit: str | None) -> str:
+    """Returns a stored value with its unit, as three digits or two units of time.
+
+    >>> rounded_text(274_715_300, "duration"), rounded_text(2_147_483_649, "bytes")
+    ('4 min 35 s', '2.15 GB')
+    >>> rounded_text(12_500_000, "decimal"), rounded_text(50, "money"), rounded_text(1_234_567, None)
+    ('12.5', '0.00000005', '1.23 million')
+    """
+    if value >= UNLIMITED:
+        return "unlimited"
+    if unit == "duration":
+        return micros_text(value)
+    if unit == "bytes":
+        return size_text(value)
+    return count_text(Decimal(value).scaleb(-PLACES.get(unit or "", 0)))
+
+
+class Scale(NamedTuple):
+    """The unit in which the values of a chart are shown: stored values are divided by `divisor`."""
+
+    divisor: int
+    symbol: str
+
+
+def chart_scale(most: int, unit: str | None) -> Scale:
+    """Returns the unit for values up to `most`, so that an axis has numbers of at most four digits.
+
+    >>> chart_scale(274_715_300, "duration"), chart_scale(12_000, None)
+    (Scale(divisor=60000000, symbol='min'), Scale(divisor=1000, symbol='k'))
+    """
+    base = 10 ** PLACES.get(unit or "", 0)
+    steps = AXIS_STEPS.get(unit or "", tuple((base * size, name) for size, name in COUNT_AXIS))
+    return next((Scale(*step) for step in reversed(steps) if most >= 2 * step[0]), Scale(*steps[0]))
 
 
 def human_amount(value: int, stored_in: str) -> Decimal:

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("analyzer", "gatekeeper")
 # Values in, values out: no clock, no I/O, no logging, no threads, no SQL.
 PURE = (
-    *(f"analyzer.kernel.{name}" for name in ("kept_ages", "model", "shipping_delays")),
+    *(f"analyzer.kernel.{name}" for name in ("kept_ages", "model", "number_texts", "shipping_delays")),
     "analyzer.kernel.jobs.job_schedules",
     *(
         f"analyzer.plan.{name}"

@@ -79,8 +79,8 @@ def simulated(*arguments: str) -> str:
 def test_another_limit_is_compared_with_the_present_one() -> None:
     first, second, third, *table = simulated("--policy", "daily", "--limit", "40").splitlines()
     assert first == (
-        "daily at 40 requests per day (UTC) would have locked 2 of 3 callers, 2 times, 51.7 % of the "
-        "traffic; at the present 100: 1 caller, once, 11.5 %"
+        "daily at 40 requests per day (UTC) would have locked 2 of 3 callers, 2 times, 52 % of the "
+        "traffic; at the present 100: 1 caller, once, 11 %"
     )
     assert second.startswith("  2026-11-21T00:00:00Z to 2026-11-21T06:30:0")
     assert second.endswith(", by stored counts of 1m: a lock began up to 1m later than shown")

@@ -10,6 +10,7 @@ from analyzer.config.values import format_duration
 from analyzer.forecast.look.preview_report import LogReport, Rehearsal
 from analyzer.forecast.look.traffic_profile import SeriesTraffic
 from analyzer.judging.brakes import exceeded_sentence
+from analyzer.kernel.number_texts import length_text, share_text, size_text
 from analyzer.kernel.sentences import plural
 from analyzer.kernel.time_texts import format_second
 from analyzer.plan.groupings import parse_grouping
@@ -157,7 +158,7 @@ def rehearsal_sentence(report: LogReport, rehearsal: Rehearsal) -> str:
     times = "once" if len(rehearsal.locks) == 1 else f"{len(rehearsal.locks):,} times"
     text = (
         f"{begin} {nouns}, {times}, for {length_text(rehearsal.locked_s)} in all, with "
-        f"{percent_text(report.share(rehearsal.refused))} of the requests, and no other {noun}"
+        f"{share_text(report.share(rehearsal.refused))} of the requests, and no other {noun}"
     )
     if rehearsal.suggestion is not None and rehearsal.suggestion.above is not None:
         text += (
@@ -198,45 +199,6 @@ def shortened(text: str, size: int) -> str:
         return text
     behind = (size - 1) // 2
     return f"{text[: size - 1 - behind]}…{text[len(text) - behind :]}"
-
-
-def size_text(size: int) -> str:
-    """Returns a number of bytes in the unit that a reader would choose.
-
-    >>> size_text(999), size_text(1_234_567), size_text(2_000_000_000_000)
-    ('999 B', '1.2 MB', '2.0 TB')
-    """
-    value, unit = float(size), "B"
-    for larger in ("kB", "MB", "GB", "TB", "PB"):
-        if value < 999.5:
-            break
-        value, unit = value / 1000, larger
-    return f"{size:,} B" if unit == "B" else f"{value:.1f} {unit}"
-
-
-def length_text(seconds: int) -> str:
-    """Returns a length in its two largest units.
-
-    >>> length_text(59), length_text(2_460), length_text(300_060)
-    ('59 s', '41 min', '3 d 11 h')
-    """
-    parts: list[str] = []
-    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
-        count, seconds = divmod(seconds, size)
-        if count or (unit == "s" and not parts):
-            parts.append(f"{count:,} {unit}")
-    return " ".join(parts[:2])
-
-
-def percent_text(share: float) -> str:
-    """Returns a share in percent, with as many digits as say something.
-
-    >>> percent_text(0.2213), percent_text(0.0213), percent_text(0.000001), percent_text(0)
-    ('22 %', '2.1 %', 'less than 0.1 %', '0 %')
-    """
-    if 0 < share < 0.001:
-        return "less than 0.1 %"
-    return f"{share * 100:.0f} %" if share >= 0.1 or not share else f"{share * 100:.1f} %"
 
 
 def wrapped(text: str, width: int) -> Sequence[str]:
