@@ -390,7 +390,7 @@ def _plans() -> None:
         *_optional_numbers("braked_ms", "released_ms"),
         *_texts("why"),
     )
-    _table("traffic_samples", *_key_numbers("at_ms"), *_numbers("counted"))
+    _table("traffic_samples", *_key_numbers("at_ms"), *_numbers("counted", "behind_ms"))
 
 
 def _callers() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -29,7 +29,7 @@ from analyzer.judging.locks import lock_feed
 from analyzer.judging.sql import postponed
 from analyzer.kernel.database.audit_log import record
 from analyzer.kernel.database.clock import clock_ms, instant
-from analyzer.kernel.database.engine import insert
+from analyzer.kernel.database.engine import insert, reading
 from analyzer.kernel.database.row_parameters import LookUp, in_parts, rows_given
 from analyzer.kernel.tables.schema import brakes, buckets, offsets, traffic_samples
 from analyzer.plan.catalog import Catalog
@@ -41,7 +41,7 @@ from gatekeeper.model import Change, Lock, LockKey, Set
 ACT = "brake"  # of an entry in the audit log
 ANALYZER = "the analyzer"  # who acts then
 SAMPLE_EVERY_MS = 60_000
-SAMPLES_KEPT_MS = 2 * 3_600_000  # twice the longest interval
+SAMPLES_KEPT_MS = 25 * 3_600_000  # for pages; brakes need twice their longest interval, two hours
 STATE = [brakes.c[name] for name in BrakeState._fields]
 AT = (buckets.c.bucket_s, buckets.c.key, buckets.c.resource)
 
@@ -181,7 +181,27 @@ def sample_traffic(db: sa.Connection, now_ms: int) -> None:
     is_old = traffic_samples.c.at_ms < now_ms - SAMPLES_KEPT_MS
     # Those of a clock that was ahead say nothing.
     db.execute(sa.delete(traffic_samples).where(sa.or_(is_old, traffic_samples.c.at_ms >= now_ms)))
-    db.execute(sa.insert(traffic_samples).values(at_ms=now_ms, counted=_counted(db)))
+    behind = sa.func.coalesce(sa.func.max(offsets.c.behind_ms), 0)
+    behind_ms = db.execute(sa.select(behind).where(offsets.c.beat_ms.is_not(None))).scalar_one()
+    values = {"at_ms": now_ms, "counted": _counted(db), "behind_ms": behind_ms}
+    db.execute(sa.insert(traffic_samples).values(values))
+
+
+class TrafficSample(NamedTuple):
+    """The records counted up to a time, and the lag of the partition furthest behind."""
+
+    at_ms: int
+    counted: int
+    behind_ms: int
+
+
+def traffic_samples_since(engine: sa.Engine, since_ms: int) -> list[TrafficSample]:
+    """Returns the samples of the last hours since then, the oldest first. Raises StoreAway."""
+    columns = traffic_samples.c
+    statement = sa.select(columns.at_ms, columns.counted, columns.behind_ms)
+    with reading(engine) as db:
+        rows = db.execute(statement.where(columns.at_ms >= since_ms).order_by(columns.at_ms))
+        return [TrafficSample(*row) for row in rows]
 
 
 def _new_locks(db: sa.Connection, plan: Plan, judged: Judged) -> dict[str, list[LockKey]]:

@@ -38,22 +38,50 @@ def record(db: sa.Connection, who: str, act: str, about: str, reason: str) -> di
     return dict(db.execute(added).mappings().one())
 
 
-def entries(engine: sa.Engine, since_ms: int = 0, until_ms: int | None = None) -> Iterator[AuditEntry]:
+COUNTED_MAX = 100_000  # entries, for how many there are
+
+
+def entries(
+    engine: sa.Engine,
+    since_ms: int = 0,
+    until_ms: int | None = None,
+    text: str = "",
+    behind: tuple[int, str] | None = None,
+) -> Iterator[AuditEntry]:
     """Yields the entries since then, the newest first, in constant memory. Raises StoreAway.
 
-    With `until_ms` those up to that millisecond, included.
+    With `until_ms` those up to that millisecond, included; with `text` those that are about it or name it as
+    the act or the actor; with `behind` those behind a place: the time, negative, and the id.
     """
+    conditions = _conditions(since_ms, until_ms, text)
+    if behind is not None:
+        at_ms = -behind[0]
+        follows = sa.or_(events.c.at_ms < at_ms, events.c.id > behind[1])
+        conditions += [events.c.at_ms <= at_ms, follows]
     columns = (events.c.at_ms, events.c.who, events.c.act, events.c.about, events.c.why, events.c.id)
-    statement = sa.select(*columns).where(events.c.at_ms >= since_ms)
-    if until_ms is not None:
-        statement = statement.where(events.c.at_ms <= until_ms)
-    statement = statement.order_by(events.c.at_ms.desc(), events.c.id)
+    statement = sa.select(*columns).where(*conditions).order_by(events.c.at_ms.desc(), events.c.id)
     with (
         slow_reading(engine) as db,
         db.execute(statement, execution_options={"yield_per": ROWS_AT_ONCE}) as rows,
     ):
         for at_ms, *fields in rows:
             yield AuditEntry(instant(at_ms), *fields)
+
+
+def count_entries(engine: sa.Engine, since_ms: int, until_ms: int | None = None, text: str = "") -> int:
+    """Returns how many entries there are, at most `COUNTED_MAX`. Raises StoreAway."""
+    found = sa.select(sa.literal(1)).where(*_conditions(since_ms, until_ms, text)).limit(COUNTED_MAX)
+    with slow_reading(engine) as db:
+        return int(db.execute(sa.select(sa.func.count()).select_from(found.subquery())).scalar_one())
+
+
+def _conditions(since_ms: int, until_ms: int | None, text: str) -> list[sa.ColumnElement[bool]]:
+    conditions = [events.c.at_ms >= since_ms]
+    conditions += [events.c.at_ms <= until_ms] if until_ms is not None else []
+    if text:
+        texts = sa.func.lower(events.c.about + " " + events.c.act + " " + events.c.who)
+        conditions.append(texts.contains(text.lower(), autoescape=True))
+    return conditions
 
 
 def newest_entry(engine: sa.Engine) -> str | None:

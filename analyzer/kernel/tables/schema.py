@@ -471,8 +471,11 @@ brakes = Table(
     text("why"),
 )
 
-# How many records were counted so far, each minute of the last hours: the traffic of an interval.
-traffic_samples = Table("traffic_samples", metadata, key("at_ms", BigInteger), number("counted"))
+# How many records were counted so far, and how far the partition furthest behind is, each minute of the last
+# hours: the traffic of an interval.
+traffic_samples = Table(
+    "traffic_samples", metadata, key("at_ms", BigInteger), number("counted"), number("behind_ms")
+)
 
 # One row. Written last in a transaction, only when a lock changed, and locked until commit: versions become
 # visible in the order of their numbers.
