@@ -83,7 +83,7 @@ def test_another_limit_is_compared_with_the_present_one() -> None:
         "traffic; at the present 100: 1 caller, once, 11 %"
     )
     assert second.startswith("  2026-11-21T00:00:00Z to 2026-11-21T06:30:0")
-    assert second.endswith(", by stored counts of 1m: a lock began up to 1m later than shown")
+    assert second.endswith(", by stored counts of 1 min: a lock began up to 1 min later than shown")
     assert third == "  it has locked 1 caller, once, since 2026-11-21T00:00:00Z"
     rows = [line.split() for line in table]
     assert rows[2] == [

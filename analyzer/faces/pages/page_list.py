@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
-from analyzer.faces.pages import caller_page, installation_pages, signals_page, traffic_pages
+from analyzer.faces.pages import (
+    attack_page,
+    caller_page,
+    callers_page,
+    days_page,
+    health_page,
+    installation_pages,
+    locks_page,
+    neighbours_page,
+    now_page,
+    policies_page,
+    signals_page,
+)
 from analyzer.faces.pages.page_request import Page
 
 PAGES = (
-    Page("/", "Now", "view", traffic_pages.now, ("span",)),
+    Page("/", "Now", "view", now_page.now, ("span",)),
     Page(signals_page.PATH, "Signals", "view", signals_page.signals),
-    Page("/callers", "Callers", "view", traffic_pages.callers, ("span", "caller", "meter")),
-    Page("/caller", "", "view", caller_page.caller, ("span", "caller")),
-    Page("/policies", "Policies", "view", installation_pages.policies, ("policy", "mode")),
-    Page("/policy", "", "view", installation_pages.policy, ("span", "policy")),
+    Page("/callers", "Callers", "view", callers_page.callers, ("span", "caller", "tenant", "meter")),
+    Page("/caller", "", "view", caller_page.caller, ("span",), ("caller",)),
+    Page("/locks", "Locks", "view", locks_page.locks, ("caller", "resource", "policy", "mode")),
+    Page("/policies", "Policies", "view", policies_page.policies, ("policy", "mode")),
+    Page("/policy", "", "view", policies_page.policy, ("span", "limit"), ("policy",)),
+    Page("/neighbours", "Neighbours", "view", neighbours_page.neighbours, ("span", "resource", "meter")),
+    Page("/attack", "Attack", "view", attack_page.attack, ("span",)),
     Page("/gates", "Gates", "view", installation_pages.gates),
-    Page("/attack", "Attack", "view", traffic_pages.attack, ("span",)),
-    Page("/days", "Days", "view", installation_pages.days),
-    Page("/health", "Health", "operate", installation_pages.health, ("span",)),
-    Page("/trail", "Trail", "operate", installation_pages.trail, ("span", "caller")),
+    Page("/days", "Days", "view", days_page.days),
+    Page("/health", "Health", "operate", health_page.health, ("span",)),
+    Page("/trail", "Audit log", "operate", installation_pages.trail, ("span", "caller")),
 )

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
-from typing import NamedTuple
+from itertools import islice
+from typing import Any, NamedTuple
 
 from analyzer.faces.api.endpoints import ApiContext
+from analyzer.faces.api.pages import PagePlace, cursor_of, place_of
 from analyzer.faces.pages.page_content import Content
 from analyzer.faces.pages.page_filters import Filters
 from analyzer.faces.pages.visitors import Visitor
 from analyzer.kernel.database.engine import Engine
 from analyzer.kernel.tokens import TokenScope
+from analyzer.plan.meter_units import Unit
 
-FILTERS_ALL = ("span", "caller", "resource", "policy", "mode")
-WORDS = ("", "thousand", "million", "billion", "trillion")
+ROWS = 50  # of a page of a list
+FILE_ROWS = 1_000  # read at once for a file
+
+PlacedFields = tuple[PagePlace, Mapping[str, Any]]
+RowsBehind = Callable[[PagePlace | None], Iterable[PlacedFields]]
 
 
 class PageRequest(NamedTuple):
@@ -28,6 +34,10 @@ class PageRequest(NamedTuple):
     def engine(self) -> Engine:
         return self.context.engine
 
+    def unit(self, meter: str) -> Unit | None:
+        """Returns the unit of a meter of the configuration; None for whole numbers."""
+        return self.context.settings.units().get(meter)
+
 
 class Page(NamedTuple):
     """A page.
@@ -38,6 +48,7 @@ class Page(NamedTuple):
         scope: The least scope of a visitor.
         read: Returns its content; may raise AnalyzerError, NotThere.
         filters: The filters that have an effect on it.
+        kept: Those that it is about, which its filter bar keeps.
     """
 
     path: str
@@ -45,22 +56,51 @@ class Page(NamedTuple):
     scope: TokenScope
     read: Callable[[PageRequest], Content]
     filters: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
 
 
-def short_number(number: float) -> str:
-    """Returns a number with three digits or so: 1,234 as it is, 12.3 million beyond."""
-    step = 0
-    while abs(number) >= (10_000 if step == 0 else 1_000) and step < len(WORDS) - 1:
-        number, step = number / 1_000, step + 1
-    if step == 0:
-        return f"{number:,.0f}" if number == int(number) or number >= 100 else f"{number:.1f}"
-    return f"{number:.3g} {WORDS[step]}"
+class ListedRows(NamedTuple):
+    """Some rows of a list, for the fields of a `PageTable` with these names."""
+
+    rows: list[Mapping[str, Any]]
+    first: int
+    next: str
+    begin: str
+    all_rows: Callable[[], Iterator[Mapping[str, Any]]]
 
 
-def share_text(part: float, whole: float) -> str:
-    """Returns a share in percent, "0 %" of nothing."""
-    percent = 100 * part / whole if whole else 0.0
-    return f"{percent:.0f} %" if percent >= 10 or percent == 0 else f"{percent:.1g} %"
+def listed(request: PageRequest, path: str, behind: RowsBehind, like: PagePlace) -> ListedRows:
+    """Returns the rows of a list that the address asks for.
+
+    `behind` yields all rows behind a place, or from the first one on; `like` is what places look like.
+    Raises HttpProblem for a cursor of another list.
+    """
+    filters = request.filters
+    place = place_of(filters.cursor, like) if filters.cursor else None
+    rows = list(islice(behind(place), ROWS + 1))
+    address = ""
+    if len(rows) > ROWS:
+        count = str(filters.place + ROWS)
+        address = filters.address(path, cursor=cursor_of(rows[ROWS - 1][0])) + f"&place={count}"
+    begin = filters.address(path) if place is not None else ""
+    return ListedRows(
+        [fields for _, fields in rows[:ROWS]],
+        filters.place if place is not None else 0,
+        address,
+        begin,
+        lambda: all_of(behind),
+    )
+
+
+def all_of(behind: RowsBehind) -> Iterator[Mapping[str, Any]]:
+    """Yields all rows of a list; each `FILE_ROWS` are read at once, so that a slow reader holds nothing."""
+    place: PagePlace | None = None
+    while True:
+        rows = list(islice(behind(place), FILE_ROWS))
+        yield from (fields for _, fields in rows)
+        if len(rows) < FILE_ROWS:
+            return
+        place = rows[-1][0]
 
 
 def utc_text(at_s: float) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from datetime import date, datetime
+from collections.abc import Callable, Iterator, Mapping
+from datetime import date
 from functools import partial
 from http import HTTPStatus
 from importlib.resources import files
@@ -12,14 +12,12 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
-from zoneinfo import ZoneInfo
 
 import jinja2
 from fastapi import FastAPI, Request, Response
-from markupsafe import Markup, escape
 from starlette.background import BackgroundTask
 from starlette.exceptions import HTTPException
-from starlette.responses import FileResponse, HTMLResponse, RedirectResponse
+from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, StreamingResponse
 
 from analyzer.acting.foreseen import NotConfirmed
 from analyzer.billing.reports.day_report import NotFrozen, read_report, report_rows
@@ -34,10 +32,11 @@ from analyzer.faces.api.requested_values import of_query
 from analyzer.faces.api.serving_endpoints import BODY_MAX, Workers
 from analyzer.faces.api.usage_endpoints import DATE
 from analyzer.faces.authentication import acts_need_a_token
-from analyzer.faces.pages.page_content import Content, PageTable
+from analyzer.faces.pages.cell_texts import CELL_FILTERS
+from analyzer.faces.pages.page_content import Content, Link, PageTable
 from analyzer.faces.pages.page_filters import MODES, SPANS_S, filters_of
 from analyzer.faces.pages.page_list import PAGES
-from analyzer.faces.pages.page_request import Page, PageRequest, share_text
+from analyzer.faces.pages.page_request import Page, PageRequest
 from analyzer.faces.pages.statement_page import statement_html
 from analyzer.faces.pages.visitors import (
     COOKIE,
@@ -51,7 +50,6 @@ from analyzer.judging.caller_limits import subject_named
 from analyzer.kernel.errors import AnalyzerError, StoreAway
 from analyzer.kernel.secrets import masked
 from analyzer.server.problems import HttpProblem, add_problem_handlers
-from gatekeeper.model import WITHOUT_END
 
 ZONE_COOKIE = "gatelock-zone"  # set by the browser's script
 EVENTS_PATH = "/events"
@@ -72,7 +70,7 @@ STATEMENT_HEADERS = HEADERS | {  # a page to save and print: its style is in it
 TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
 # The files that a table of a page is downloaded as: what makes them, and their media type.
-TABLE_FILES: Mapping[str, tuple[Callable[[PageTable], str | bytes], str]] = {
+TABLE_FILES: Mapping[str, tuple[Callable[[PageTable, str], Iterator[bytes]], str]] = {
     "csv": (PageTable.as_csv, "text/csv"),
     "json": (PageTable.as_json, "application/json"),
 }
@@ -89,9 +87,8 @@ class Drawing:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self._templates.filters |= {
-            "count": _count, "clock": _clock, "age": _age, "percent": _percent, "commands": _commands,
-        }  # fmt: skip
+        self._templates.filters |= CELL_FILTERS
+        self._templates.tests["link"] = lambda value: isinstance(value, Link)
 
     def draw(self, template: str, status: HTTPStatus = HTTPStatus.OK, **values: Any) -> Response:
         """Returns a page."""
@@ -130,11 +127,11 @@ def _page(
         form, table = request.query_params.get("as"), request.query_params.get("table")
         for page_table in content.tables:
             if page_table.name == table and form is not None and form in TABLE_FILES:
-                return _table_file(page_table, form)
+                return _table_file(page_table, form, filters.zone)
         response = drawing.draw(
             "content.html", page=page, content=content, filters=filters, visitor=visitor,
             address=str(request.url.path) + (f"?{request.url.query}" if request.url.query else ""),
-            form_path=_form_path, done=request.query_params.get("done", "")[:100],
+            form_path=_form_path, done=_done(request.query_params.get("done", "")),
         )  # fmt: skip
         if visitor.is_new:
             set_cookie(response, request, visitor.cookie)
@@ -165,7 +162,7 @@ def _act(
                 foreseen=error.foreseen, fields=fields, action=request.url.path, back=back,
             )  # fmt: skip
         mark = "&" if "?" in back else "?"
-        done = urlencode({"done": " ".join(endpoint.path.split("/")[2:])})
+        done = urlencode({"done": endpoint.path})
         return RedirectResponse(f"{back}{mark}{done}", HTTPStatus.SEE_OTHER, HEADERS)
 
     return answer
@@ -359,41 +356,14 @@ def _form_path(path: str) -> str:
     return path.replace("/v1/", "/acts/", 1)
 
 
-def _table_file(table: PageTable, kind: str) -> Response:
+def _table_file(table: PageTable, kind: str, zone: str) -> Response:
+    """Answers with all rows of a table, as they are read: a page of them at a time."""
     headers = HEADERS | {"content-disposition": f'attachment; filename="{table.name}.{kind}"'}
     encode, media_type = TABLE_FILES[kind]
-    return Response(encode(table), media_type=media_type, headers=headers)
+    return StreamingResponse(encode(table, zone), media_type=media_type, headers=headers)
 
 
-def _commands(text: str) -> Markup:
-    """Returns a text with what stands in backticks as code."""
-    parts = text.split("`")
-    return Markup("").join(
-        Markup("<code>{}</code>").format(part) if place % 2 else escape(part)
-        for place, part in enumerate(parts)
-    )
-
-
-def _count(value: Any) -> str:
-    return f"{value:,}" if isinstance(value, int | float) else "" if value is None else str(value)
-
-
-def _percent(value: float) -> str:
-    return share_text(value, 1)
-
-
-def _age(value: Any) -> str:
-    return f"{value:,.1f} s" if isinstance(value, int | float) else ""
-
-
-def _clock(value: Any, zone: str) -> str:
-    """Returns a time in the viewer's zone, "no end" for a lock without one, any other text as it is."""
-    if not value:
-        return ""
-    try:
-        moment = datetime.fromisoformat(str(value))
-    except ValueError:
-        return str(value)
-    if moment == WITHOUT_END:
-        return "no end"
-    return moment.astimezone(ZoneInfo(zone)).strftime("%Y-%m-%d %H:%M:%S")
+def _done(path: str) -> str:
+    """Returns the words of the act that a form did; "" for another text."""
+    acts = {endpoint.path for endpoint in ENDPOINTS if endpoint.acts}
+    return " ".join(path.split("/")[2:]) if path in acts else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from analyzer.faces.pages.page_content import Banner, Column, Content, Mood, PageTable
+from analyzer.faces.pages.page_content import Banner, Column, Content, Link, Mood, PageTable
 from analyzer.faces.pages.page_request import PageRequest, utc_text
 from analyzer.faces.signals.conditions import Signal
 from analyzer.faces.signals.signal_table import standing_signals
@@ -12,8 +12,9 @@ from analyzer.kernel.outbox import Severity
 PATH = "/signals"
 MOODS: dict[Severity, Mood] = {"critical": "bad", "warning": "watch", "info": "good"}
 COLUMNS = (
-    Column("severity", "Severity", "severity"), Column("what", "What"), Column("since", "Since", "time"),
-    Column("cure", "What to do", "cure"), Column("address", "More"),
+    Column("severity", "Severity", "severity"), Column("what", "What", "prose", 1),
+    Column("since", "Since", "time"),
+    Column("cure", "What to do", "cure", 3), Column("address", "More", "link"),
 )  # fmt: skip
 NOTHING_WRONG = "Nothing is wrong."
 
@@ -27,12 +28,12 @@ def signals(request: PageRequest) -> Content:
             "what": signal.what,
             "since": utc_text(signal.since_ms / 1000) if signal.since_ms else None,
             "cure": signal.cure,
-            "address": signal.page,
+            "address": Link("page", signal.page) if signal.page else None,
         }
         for signal in standing
     ]
     table = PageTable("signals", "What stands", COLUMNS, rows, NOTHING_WRONG)
-    return Content("Signals", "As `gatelock doctor` finds them.", tables=[table])
+    return Content("Signals", "As gatelock doctor finds them.", blocks=[table])
 
 
 def signals_banner(engine: Engine) -> Banner:

@@ -22,7 +22,9 @@ from analyzer.faces.pages.visitors import COOKIE
 from analyzer.flush.sql_store import SqlStore
 from analyzer.judging.caller_limits import Profile
 from analyzer.judging.locks.lock_feed import new_mark
+from analyzer.judging.locks.locks_by_hand import Effect, LockTarget, set_locks
 from analyzer.judging.locks.stored_locks import locks_in_force
+from analyzer.kernel.by import By
 from analyzer.kernel.database.audit_log import entries
 from analyzer.kernel.database.engine import writing
 from analyzer.kernel.sessions import IDLE_MS, LASTS_MS
@@ -30,18 +32,20 @@ from analyzer.kernel.tables.session_tables import sessions
 from analyzer.kernel.tokens import SCOPES, TokenScope, create, revoke
 from analyzer.plan.meter_units import UNLIMITED
 from tests.store.days.test_day_audits import ClosedDays
-from tests.store.flushing import plan, quota
+from tests.store.flushing import a_row, flush, now_s, plan, quota
 from tests.support.waiting import wait_until
-from tests.web.dashboard.conftest import HOSTILE
+from tests.web.dashboard.conftest import HOSTILE, PLAN
 
 ADDRESSES = {
     "/": "view",
     "/signals": "view",
     "/callers": "view",
     "/caller?caller=api_key:acme": "view",
+    "/locks": "view",
     "/policies": "view",
     "/policy?policy=daily": "view",
     "/gates": "view",
+    "/neighbours": "view",
     "/attack": "view",
     "/days": "view",
     "/health": "operate",
@@ -143,7 +147,9 @@ def test_a_page_about_a_name_that_was_never_counted_does_not_call_it_good(
 ) -> None:
     sign_in(client, token_of(engine, "view"))
     page = client.get("/caller?caller=api_key:bod").text
-    assert "Not locked, but nothing was ever counted for api_key:bod; did you mean api_key:bob" in page
+    assert "Never seen" in page
+    assert "caller=api_key%3Abob" in page
+    assert "/acts/locks/lock" not in page
     assert "Not locked, but" not in client.get("/caller?caller=api_key:bob").text
 
 
@@ -164,7 +170,7 @@ def test_callers_that_may_have_nothing_and_that_have_no_limit_have_a_page(
     page = client.get("/caller?caller=api_key:bob").text
     assert "Locked by daily without an end: no requests are allowed" in page
     page = client.get("/policy?policy=daily").text
-    assert ">no end</time>" in page
+    assert ">no end</td>" in page
 
 
 def test_a_policy_of_several_periods_shows_the_rule_and_the_mode_of_each(
@@ -231,7 +237,7 @@ def test_a_session_ends_with_its_token(client: httpx2.Client, engine: sa.Engine)
 def test_a_form_locks_and_unlocks_and_says_who_and_why(client: httpx2.Client, engine: sa.Engine) -> None:
     sign_in(client, token_of(engine, "operate"))
     answer = lock_bob(client)
-    assert (answer.status_code, answer.headers["location"]) == (303, "/?done=locks+lock")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/?done=%2Fv1%2Flocks%2Flock")
     assert locked(engine) == {"api_key:acme", "api_key:bob"}
     newest = next(iter(entries(engine)))
     assert (newest.who, newest.why) == ("token of-operate", "INC-1")
@@ -370,3 +376,68 @@ def test_the_events_are_for_those_who_signed_in(client: httpx2.Client, engine: s
 def test_files_of_pages_are_served(client: httpx2.Client, name: str) -> None:
     assert client.get(f"/static/{name}").status_code == 200
     assert client.get("/static/..%2fserving_pages.py").status_code == 404
+
+
+def test_a_caller_is_found_by_a_part_of_its_name_wherever_it_stands_in_the_ranking(
+    client: httpx2.Client, engine: sa.Engine
+) -> None:
+    at_s = now_s(engine)
+    store, others = SqlStore(engine, "here"), [a_row(100, at_s, f"user:n{number}") for number in range(130)]
+    flush(store, PLAN, others)
+    page = client.get("/callers?caller=bob").text
+    assert "api_key:bob" in page
+    assert "user:n1" not in page
+    assert "api_key:bob" in client.get("/callers?caller=B").text, "inside a name, in any letters"
+    assert "api_key:bob" not in client.get("/callers").text
+    rows = client.get("/callers?table=callers&as=csv").text
+    assert rows.count("user:n") == 130, "a file has all rows"
+    assert "api_key:bob" in rows
+
+
+def test_locks_are_paged_filtered_and_all_in_their_files(client: httpx2.Client, engine: sa.Engine) -> None:
+    many = [LockTarget("caller", f"api_key:many-{number:03}") for number in range(60)]
+    set_locks(engine, many, 3_600_000, Effect(), By("test", "INC-1"), new_mark)
+    seen: list[str] = []
+    address = "/locks"
+    while address:
+        page = client.get(address).text
+        seen += re.findall(r"title=\"(api_key:[a-z0-9-]+)\"", page)
+        following = re.search(r'href="([^"]*)#table-locks" rel="next"', page)
+        address = unescape(following[1]) if following else ""
+    assert sorted(seen) == sorted([lock.key for lock in locks_in_force(engine)])
+    assert "51\N{EN DASH}61 of 61" in page
+    assert client.get("/locks?caller=MANY-007").text.count('title="api_key:') == 1
+    assert client.get("/locks?policy=:manual").text.count("by hand") >= 50
+    assert "No lock is like this." in client.get("/locks?policy=none").text
+    assert client.get("/locks?cursor=WzFd").status_code == 422
+    rows = list(csv.DictReader(io.StringIO(client.get("/locks?table=locks&as=csv").text)))
+    assert len(rows) == 61
+    assert {row["policy"] for row in rows} == {"daily", ":manual"}
+
+
+def test_times_in_files_have_the_offset_of_the_viewer_and_sentences_its_time(
+    client: httpx2.Client, engine: sa.Engine
+) -> None:
+    client.cookies.set("gatelock-zone", "Asia%2FKolkata")
+    rows = list(csv.DictReader(io.StringIO(client.get("/locks?table=locks&as=csv").text)))
+    assert [row["until"][-6:] for row in rows] == ["+05:30"]
+    page = client.get("/caller?caller=api_key:acme").text
+    assert re.search(r"Locked by daily until \d{4}-\d\d-\d\d 05:30:00", page)
+    assert ' IST"' in page
+    assert not re.search(r"\dT\d\d:\d\d:\d\dZ[^\"]", page), "no other zone in a sentence"
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["span=90m", "from=2026-01-01T00:00&to=2026-01-03T00:00", "from=junk&to=1", "span=0m", "span=9999999d"],
+)
+def test_any_stretch_of_time_can_be_asked_for_and_nonsense_is_left_out(
+    client: httpx2.Client, query: str
+) -> None:
+    assert client.get(f"/callers?{query}").status_code == 200
+    assert client.get(f"/?{query}").status_code == 200
+
+
+def test_a_message_about_an_act_is_of_an_act(client: httpx2.Client) -> None:
+    assert "Done: locks lock." in client.get("/?done=/v1/locks/lock").text
+    assert "Done:" not in client.get("/?done=a+passer+says").text
