@@ -161,6 +161,7 @@ def _own_problems(daemon: Daemon, health: MeasuringObserver) -> dict[str, str]:
     source = daemon.pipeline.source
     stopped = {str(part) for part in source.stopped()}
     problems = {**source.problems(), **health.problems}
+    problems.pop("partitions", None)  # none is assigned yet: a start, or a spare analyzer
     return {name: masked(sentence) for name, sentence in problems.items() if name not in stopped}
 
 

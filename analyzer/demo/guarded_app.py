@@ -1,6 +1,7 @@
 """A small web application behind a gate: one of its processes, which logs its requests to Kafka.
 
-It serves one request at a time, for 20 ms each, so that a caller with too many requests delays the others.
+It serves one request at a time, for 20 ms, an export for longer, so that a caller with too many requests
+delays the others. A request to `/login` has a wrong password.
 """
 
 from __future__ import annotations
@@ -16,26 +17,36 @@ import uvicorn
 from analyzer.demo.tied_module import when_parent_ends
 from analyzer.demo.traffic_size import PERIOD_S
 from gatekeeper import Gate
-from gatekeeper.adapters.asgi import Guard, Receive, Scope, Send, header
+from gatekeeper.adapters.asgi import Guard, Receive, Scope, Send, behind, header, header_text, routes
 from gatekeeper.limits import SlidingLog
 from gatekeeper.requestlog.asgi import RequestLog
 from gatekeeper.requestlog.kafka import KafkaSink
 
 DATABASE = "GATELOCK_DEMO_DATABASE"  # environment variable with the URL
 WORK_S = 0.020
+EXPORT, EXPORT_S = "/v1/export", 0.060
+LOGIN = "/login"
+ROUTES = ("/v1/items/{id}", "/v1/search", "/v1/orders", EXPORT, LOGIN)
+BODIES = {"/v1/search": b"found\n" * 900, EXPORT: b"row\n" * 30_000}  # of other paths: ok
+LOAD_BALANCER = "127.0.0.1/32"  # the clients of the demo name another address in X-Forwarded-For
 
 
 class GuardedApp:
-    """Answers each request after 20 ms of work, one after the other."""
+    """Answers each request after some work, one after the other; one to `/login` at once, with 401."""
 
     def __init__(self) -> None:
         self._mutex = asyncio.Lock()
 
     async def __call__(self, scope: Scope, _receive: Receive, send: Send) -> None:
-        async with self._mutex:
-            await asyncio.sleep(WORK_S)
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"3")]})
-        await send({"type": "http.response.body", "body": b"ok\n"})
+        path = scope["path"]
+        if path != LOGIN:
+            async with self._mutex:
+                await asyncio.sleep(EXPORT_S if path == EXPORT else WORK_S)
+        body = BODIES.get(path, b"ok\n")
+        headers = [(b"content-length", str(len(body)).encode())]
+        status = 401 if path == LOGIN else 200
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
 
 
 def main() -> None:
@@ -47,10 +58,16 @@ def main() -> None:
     parser.add_argument("--options", type=json.loads, default={})
     arguments = parser.parse_args()
 
-    gate = Gate(os.environ[DATABASE], name=f"shop-{arguments.port}")
+    gate = Gate(os.environ[DATABASE], name="shop", report_status=True)
     gate.ready(timeout=10)
     guarded = Guard(
-        GuardedApp(), gate, SlidingLog(limit=arguments.burst, period=PERIOD_S), caller=header("x-api-key")
+        GuardedApp(),
+        gate,
+        SlidingLog(limit=arguments.burst, period=PERIOD_S),
+        caller=header("x-api-key"),
+        address=behind([LOAD_BALANCER]),
+        tenant=header_text("x-tenant"),
+        resource=routes(ROUTES),
     )
     app = RequestLog(guarded, to=KafkaSink(arguments.kafka, arguments.topic, options=arguments.options))
     config = uvicorn.Config(

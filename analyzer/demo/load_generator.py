@@ -1,4 +1,4 @@
-"""The demo's clients: forty ordinary callers and a noisy one, over real connections."""
+"""The demo's clients over real connections: forty ordinary callers and a noisy one; later, two incidents."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import NamedTuple
 
+from analyzer.demo.guarded_app import EXPORT, LOGIN
+from analyzer.demo.past_traffic import FLOOD_NETWORK, NEIGHBOUR
 from analyzer.demo.traffic_size import TrafficSize
 
 NOISY = "api_key:noisy"
@@ -19,7 +21,42 @@ HELD_S = 0.05  # between two looks of a caller that is held back
 # Requests that are not counted yet. The broker of the demo keeps 5 MB a partition, and deletes what is older,
 # counted or not: callers wait rather than lose a record of a machine that is busy with other things.
 BACKLOG_MAX = 4_000
-REQUEST = "GET /v1/items/7 HTTP/1.1\r\nhost: shop\r\nx-api-key: {key}\r\nconnection: close\r\n\r\n"
+TEAMS = 4  # tenants of the ordinary callers
+NETWORKS = 8  # that they call from
+PATHS = ("/v1/items/7", "/v1/items/8", "/v1/search", "/v1/orders")
+NEIGHBOUR_CONNECTIONS = 2
+FLOOD_PER_S = 16.0
+FLOOD_CLIENTS = 60  # addresses of one network
+
+
+class ClientRequest(NamedTuple):
+    """A request of a client.
+
+    Attributes:
+        key: Its API key; "" for none.
+        path: What it asks for.
+        address: Where it comes from.
+        tenant: The tenant of its key.
+    """
+
+    key: str
+    path: str
+    address: str
+    tenant: str = ""
+
+    @property
+    def caller(self) -> str:
+        """The name that it is counted under."""
+        return f"api_key:{self.key}" if self.key else f"address:{self.address}"
+
+    @property
+    def head(self) -> bytes:
+        """The request as bytes."""
+        headers = {"x-api-key": self.key, "x-tenant": self.tenant, "x-forwarded-for": self.address}
+        lines = [f"{name}: {value}" for name, value in headers.items() if value]
+        return "\r\n".join(
+            [f"GET {self.path} HTTP/1.1", "host: shop", *lines, "connection: close", "", ""]
+        ).encode()
 
 
 class ClientResponse(NamedTuple):
@@ -34,6 +71,9 @@ class ClientResponse(NamedTuple):
 
 class NoAnswer(Exception):
     """A process of the application did not answer a request."""
+
+
+FLOODING = ClientRequest("noisy", PATHS[0], "198.51.100.250", "team-1")
 
 
 @dataclass(slots=True)
@@ -55,6 +95,7 @@ class LoadGenerator:
     counted: int = 0
     noisy_left: int | None = None  # requests that the noisy caller may still send; None: any number
     is_flooding: bool = False  # whether the noisy caller sends requests
+    with_incidents: bool = False  # whether a neighbour exports too much, and a network guesses passwords
     stopped: asyncio.Event = field(default_factory=asyncio.Event)
     is_idle: bool = False  # whether the last response has arrived
 
@@ -65,17 +106,38 @@ class LoadGenerator:
 
     async def run(self) -> None:
         """Runs all callers until `stopped` is set and the last response has arrived. Raises NoAnswer."""
-        ordinary = [self._ordinary(f"caller-{n:02}") for n in range(CALLERS)]
-        noisy = [self._noisy(n) for n in range(self.size.connections)]
-        await asyncio.gather(*ordinary, *noisy)
+        tasks = [self._ordinary(n) for n in range(CALLERS)]
+        tasks += [self._noisy(n) for n in range(self.size.connections)]
+        if self.with_incidents:
+            tasks += [self._neighbour(n) for n in range(NEIGHBOUR_CONNECTIONS)]
+            tasks.append(self._flood())
+        await asyncio.gather(*tasks)
         self.is_idle = True
 
-    async def _ordinary(self, key: str) -> None:
+    async def _ordinary(self, number: int) -> None:
+        of_caller = f"caller-{number:02}", f"198.51.100.{number % NETWORKS * 32 + number // NETWORKS}"
         await self._pause(self.random.uniform(0, self.size.interval_s))
         for port in self._ports_in_turn(self.random.randrange(len(self.ports))):
             if self.backlog < BACKLOG_MAX:
-                await self._request(key, port)
+                key, address = of_caller
+                path = self.random.choice(PATHS)
+                await self._request(ClientRequest(key, path, address, f"team-{number % TEAMS}"), port)
             await self._pause(self.random.uniform(0.5, 1.5) * self.size.interval_s)
+
+    async def _neighbour(self, number: int) -> None:
+        """Exports without a pause: others wait for it, and it is slowed."""
+        export = ClientRequest(NEIGHBOUR, EXPORT, "198.51.101.13", "globex")
+        for port in self._ports_in_turn(number):
+            response = None if self.backlog >= BACKLOG_MAX else await self._request(export, port)
+            await self._pause(HELD_S if response is None or response.status == 200 else 1.0)
+
+    async def _flood(self) -> None:
+        """Guesses passwords from many addresses of one network."""
+        for port in self._ports_in_turn(0):
+            address = f"{FLOOD_NETWORK}.{self.random.randrange(FLOOD_CLIENTS) + 1}"
+            if self.backlog < BACKLOG_MAX:
+                await self._request(ClientRequest("", LOGIN, address), port)
+            await self._pause(1 / (FLOOD_PER_S * self.size.share))
 
     async def _noisy(self, number: int) -> None:
         for port in self._ports_in_turn(number):
@@ -84,7 +146,7 @@ class LoadGenerator:
                 continue
             if self.noisy_left is not None:
                 self.noisy_left -= 1
-            if (await self._request("noisy", port)).status != 200:
+            if (await self._request(FLOODING, port)).status != 200:
                 await self._pause(self.size.pause_after_refusal_s)
 
     async def _pause(self, seconds: float) -> None:
@@ -98,11 +160,11 @@ class LoadGenerator:
             yield self.ports[turn % len(self.ports)]
             turn += 1
 
-    async def _request(self, key: str, port: int) -> ClientResponse:
+    async def _request(self, request: ClientRequest, port: int) -> ClientResponse:
         began_s = time.monotonic()
         try:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(REQUEST.format(key=key).encode())
+            writer.write(request.head)
             head, _, _ = (await reader.read()).partition(b"\r\n\r\n")
             writer.close()
         except OSError as error:
@@ -110,7 +172,7 @@ class LoadGenerator:
         if not head:
             raise NoAnswer(f"the application at port {port} has closed a connection without an answer")
         status, policy = read_head(head)
-        response = ClientResponse(f"api_key:{key}", time.time(), time.monotonic() - began_s, status, policy)
+        response = ClientResponse(request.caller, time.time(), time.monotonic() - began_s, status, policy)
         self.responses.append(response)
         self.sent[response.caller, bool(policy)] += 1
         return response

@@ -13,16 +13,20 @@ import time
 import urllib.request
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import sqlalchemy as sa
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 
+from analyzer.callers.caller_changes import set_callers
 from analyzer.demo import mock_broker
 from analyzer.demo.guarded_app import DATABASE
+from analyzer.demo.past_traffic import PastTraffic
 from analyzer.demo.traffic_size import TrafficSize
+from analyzer.judging.caller_limits import Profile
+from analyzer.judging.locks.lock_feed import new_mark
 from analyzer.kernel.database.engine import open_engine, reading
 from analyzer.kernel.database.migrate import require_head
 from analyzer.kernel.errors import AnalyzerError
@@ -33,6 +37,11 @@ START_S = 60.0
 REACH_S = 3.0
 TOPIC = "access-log"
 POLICY = "per-day"
+PAST = "before"  # the source of what was logged before the demo began
+PAST_DAYS = 2.0
+PAST_PER_MINUTE = 60.0
+PAST_COUNTED_S = 60.0
+PARTNER = "partner"  # the plan of the callers of the past
 LAG = re.compile(r"^gatelock_lag_records\{.*\} (\S+)$", re.MULTILINE)
 
 
@@ -49,6 +58,7 @@ class DemoProcesses:
     kafka: str | None = None  # HOST:PORT; without one the mock broker is started
     database: str | None = None  # a URL; without one a SQLite file is used
     topic: str = TOPIC
+    has_past: bool = False  # whether two days were logged before the demo began
     ports: list[int] = field(default_factory=list)
     analyzer_port: int = 0
     _children: ExitStack = field(default_factory=ExitStack)
@@ -77,9 +87,11 @@ class DemoProcesses:
             if not self.kafka:
                 raise ProcessNotStarted(self.failure_text("broker"))
         self.analyzer_port, *self.ports = free_ports(1 + self.size.processes)
+        past = self._write_past() if self.has_past else 0
         self.config.write_text(self._configuration(options))
         self.start_analyzer()
         self._wait_for_analyzer()
+        self._wait_for_past(past)
         producing = {"compression_type": mock_broker.CODEC, **options}
         workers: dict[int, subprocess.Popen[bytes]] = {}
         for port in self.ports:
@@ -107,6 +119,54 @@ class DemoProcesses:
             raise ProcessNotStarted(
                 f"the database already has counts of {topic}: give the demo an empty database"
             )
+
+    def _write_past(self) -> int:
+        """Writes the log of the past, and names its callers' plan; returns how many requests it has."""
+        past, records = PastTraffic(int(time.time()), PAST_DAYS, PAST_PER_MINUTE), 0
+        with self.past.open("wb") as log:
+            for record in past.records():
+                log.write(record + b"\n")
+                records += 1
+        profiles = {
+            f"api_key:{caller.api_key}": Profile(plan=PARTNER, tenant=caller.tenant)
+            for caller in past.callers()
+        }
+        engine = open_engine(self.database_url)
+        try:
+            set_callers(engine, profiles, "gatelock demo", "callers of the past", new_mark)
+        finally:
+            engine.dispose()
+        return records
+
+    def close_yesterday(self) -> None:
+        """Closes the last whole day of the past, as an operator closes one from before the installation."""
+        yesterday = (datetime.now(UTC) - timedelta(days=1)).date().isoformat()
+        command = [sys.executable, "-m", "analyzer.faces.cli", "--config", str(self.config)]
+        command += ["billing", "days", "close", yesterday, "--yes", "--reason", "the demo shows a report"]
+        with (self.folder / "closing.log").open("ab") as log:
+            subprocess.run(command, stdout=log, stderr=log, check=False)  # noqa: S603 - our own command
+
+    def _wait_for_past(self, records: int) -> None:
+        """Returns when the analyzer has counted the past. Raises ProcessNotStarted."""
+        engine = open_engine(self.database_url)
+        counted = sa.select(sa.func.coalesce(sa.func.sum(offsets.c.counted), 0)).where(
+            offsets.c.source == PAST
+        )
+        deadline_s = time.monotonic() + self.size.patience_s(PAST_COUNTED_S)
+        try:
+            while records:
+                with reading(engine) as db:
+                    if db.execute(counted).scalar_one() >= records:
+                        return
+                if time.monotonic() > deadline_s or not self.analyzer_runs:
+                    raise ProcessNotStarted(self.failure_text("analyzer"))
+                time.sleep(0.1)
+        finally:
+            engine.dispose()
+
+    @property
+    def past(self) -> Path:
+        return self.folder / "before.log"
 
     def start_analyzer(self) -> None:
         command = [sys.executable, "-m", "analyzer.demo.tied_module", "analyzer.faces.cli"]
@@ -148,6 +208,7 @@ class DemoProcesses:
             port=self.analyzer_port,
             options=client_options,
             zone=zone_far_from_midnight(),
+            past=PAST_SOURCE.format(file=self.past, name=PAST) if self.has_past else "",
         )
 
     def _start(self, name: str, command: list[str]) -> subprocess.Popen[bytes]:
@@ -253,20 +314,95 @@ assign = "all"  # the only analyzer: after a kill it need not wait for the sessi
 http = "127.0.0.1:{port}"
 log = "json"
 
+[billing]
+groupings = ["caller", "tenant"]
+
 [[sources]]
 topic = "{topic}"
-caller = ["api_key"]
+caller = ["api_key", "address"]
 deny_if = {{ gate = "denied" }}
+groupings = ["resource", "caller+resource", "tenant", "address", "address/24"]
 [sources.fields]
 time = {{ path = "ts", unit = "us" }}
 api_key = "caller.api_key"
+address = {{ path = "address", prefix6 = 64 }}
+tenant = "tenant"
+resource = "resource"
+status = "status"
+bytes = {{ path = "bytes", kind = "bytes" }}
+duration = {{ path = "duration", unit = "us" }}
 gate = "gate"
 policy = "policy"
+{past}
+[[meters]]
+name = "busy"
+sum = "duration"
+[[meters]]
+name = "sent"
+sum = "bytes"
+[[meters]]
+name = "errors"
+count = true
+where = {{ status = "500-599" }}
+[[meters]]
+name = "failures"
+count = true
+where = {{ status = ["401", "403"] }}
 
 [[policies]]
 name = "{policy}"
 kind = "quota"
 per = "caller"
-limit = {limit}
+limit = {{ partner = 40_000, default = {limit} }}
 window = {{ per = "day", zone = "{zone}" }}
+notify = [0.5, 0.8, 1.0]
+
+[[policies]]
+name = "neighbour"
+kind = "share"
+meter = "busy"
+per = "caller"
+of = "resource"
+limit = 0.60
+floor = "50ms/s"
+hold = "30s"
+release = 0.30
+window = {{ rolling = "5m" }}
+action = {{ slow = "1/s" }}
+
+[[policies]]
+name = "password-guessing"
+kind = "surge"
+meter = "failures"
+per = "address/24"
+limit = 90
+share = 0.5
+window = {{ rolling = "60s" }}
+lock_for = ["5m", "1h", "24h"]
+
+[[policies]]
+name = "monthly"
+per = "tenant"
+limit = 25_000
+window = {{ per = "month" }}
+mode = "shadow"
 """
+
+PAST_SOURCE = """
+[[sources]]
+name = "{name}"
+file = "{file}"
+format = "json"
+caller = ["api_key", "address"]
+deny_if = {{ gate = "denied" }}
+[sources.fields]
+time = {{ path = "ts", unit = "s" }}
+api_key = "api_key"
+address = {{ path = "ip", prefix6 = 64 }}
+tenant = "org"
+resource = {{ path = "path", routes = ["/v1/items/{{id}}", "/v1/search", "/v1/orders", "/v1/export", "/login"], else = "other" }}
+status = "status"
+bytes = {{ path = "bytes", kind = "bytes" }}
+duration = {{ path = "took", unit = "s" }}
+gate = "gate"
+"""  # noqa: E501

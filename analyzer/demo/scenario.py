@@ -9,7 +9,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from analyzer.counting.usage import UsageQuery, usage_rows
 from analyzer.demo.live_view import LiveView
 from analyzer.demo.load_generator import CALLERS, NOISY, LoadGenerator, NoAnswer
-from analyzer.demo.processes import TOPIC, DemoProcesses, ProcessNotStarted
+from analyzer.demo.processes import PAST_DAYS, POLICY, TOPIC, DemoProcesses, ProcessNotStarted
 from analyzer.demo.results import DemoResults, expected_counts, measure_run
 from analyzer.demo.traffic_size import TrafficSize, size_for, spin
 from analyzer.kernel import tokens
@@ -55,13 +55,14 @@ class DatabaseFigures:
     """Counts and locks, read from the database as a report would."""
 
     engine: sa.Engine
+    topic: str
+    past: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # counted before the demo began
 
     def total(self) -> int:
         """Returns how many requests have been counted."""
         with self.engine.connect() as db:
-            return int(
-                db.execute(sa.select(sa.func.coalesce(sa.func.sum(offsets.c.counted), 0))).scalar_one()
-            )
+            counted = sa.select(sa.func.coalesce(sa.func.sum(offsets.c.counted), 0))
+            return int(db.execute(counted.where(offsets.c.topic == self.topic)).scalar_one())
 
     def by_caller(self) -> Mapping[str, tuple[int, int]]:
         """Returns admitted and denied requests for each caller."""
@@ -70,12 +71,17 @@ class DatabaseFigures:
         for row in usage_rows(self.engine, query):
             value, denied = amounts.get(row.key, (0, 0))
             amounts[row.key] = value + row.value, denied + row.denied
-        return amounts
+        since = {
+            caller: (value - before, denied - denied_before)
+            for caller, (value, denied) in amounts.items()
+            for before, denied_before in [self.past.get(caller, (0, 0))]
+        }
+        return {caller: counts for caller, counts in since.items() if any(counts)}
 
     def locked(self) -> list[str]:
-        """Returns the callers with a lock."""
+        """Returns the callers with a lock of the daily quota."""
         with self.engine.connect() as db:
-            return list(db.execute(sa.select(locks.c.key)).scalars())
+            return list(db.execute(sa.select(locks.c.key).where(locks.c.policy == POLICY)).scalars())
 
 
 async def run_demo(
@@ -93,16 +99,21 @@ async def run_demo(
         )
     with tempfile.TemporaryDirectory(prefix="gatelock-demo-") as folder:
         topic = TOPIC if kafka is None else f"gatelock-demo-{uuid.uuid4().hex[:8]}"
-        processes = DemoProcesses(Path(folder), size, kafka, database, topic)
+        processes = DemoProcesses(Path(folder), size, kafka, database, topic, has_past=stays)
         try:
+            if stays:
+                view.step(f"writing the log of {PAST_DAYS:.0f} days before, which the analyzer counts first")
             view.step(
                 "starting "
                 + ("a mock Kafka broker, " if kafka is None else "")
                 + f"an analyzer, and {size.processes} processes of a small web application"
             )
             await asyncio.to_thread(processes.start)
-            demo = Demo(view, processes, DatabaseFigures(open_engine(processes.database_url)), size)
+            if stays:
+                await asyncio.to_thread(processes.close_yesterday)
+            demo = Demo(view, processes, DatabaseFigures(open_engine(processes.database_url), topic), size)
             try:
+                demo.figures.past = await asyncio.to_thread(demo.figures.by_caller)
                 return await demo.run(stays=stays)
             finally:
                 demo.figures.engine.dispose()
@@ -126,7 +137,10 @@ class Demo:
         if not stays:
             return results
         lighter = self.size._replace(speed=self.size.speed * STAYING_SHARE)
-        lighter_load = LoadGenerator(self.processes.ports, Random(8), lighter, sent=load.sent.copy())  # noqa: S311
+        random = Random(8)  # noqa: S311 - as above
+        lighter_load = LoadGenerator(
+            self.processes.ports, random, lighter, sent=load.sent.copy(), with_incidents=True
+        )
         ended = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, ended.set)

@@ -64,6 +64,8 @@ def test_a_day_of_the_past_is_closed_reported_and_corrected(
     result = gatelock("billing", "report", "day", date, "--final")
     assert (result.exit_code, result.stderr) == (1, f"provisional: {date} (UTC) is not closed\n")
     assert result.stdout == ""
+    asked = gatelock("billing", "days", "close", date, "--reason", "counted")
+    assert f"closing {date} (UTC) freezes 7 requests of 2 callers for good" in asked.stdout + asked.stderr
     result = gatelock("billing", "days", "close", date, "--reason", "counted", "--yes")
     assert (result.exit_code, result.stdout) == (0, f"{date} (UTC) is closed: 7 requests of callers\n")
     assert (

@@ -75,7 +75,8 @@ def counted_so_far(engine: sa.Engine, day: Day) -> CountedSoFar:
         numbers = catalog.load(db)
         meter = numbers.meters["requests"]
         columns = buckets.c
-        amount = columns[f"value_{meter.place}"] + columns[f"denied_{meter.place}"]
+        value, denied = (columns[f"{part}_{meter.place}"] for part in ("value", "denied"))
+        amount = sa.func.coalesce(value, 0) + sa.func.coalesce(denied, 0)  # null: nothing of it
         statement = sa.select(
             sa.func.coalesce(bounded_sum(amount), 0), sa.func.count(columns.key.distinct())
         ).where(

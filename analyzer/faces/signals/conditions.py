@@ -26,10 +26,12 @@ class ConditionKind(NamedTuple):
         severity: critical: counts, bills or enforcement are in danger now. warning: late, degraded or soon
             wrong. info: for a decision, when there is time.
         page: The page that shows more.
+        after_s: How long it has to last before it is a signal: starts and short pauses are not.
     """
 
     severity: Severity
     page: str
+    after_s: int = 0
 
 
 CONDITIONS: Mapping[str, ConditionKind] = {
@@ -40,18 +42,18 @@ CONDITIONS: Mapping[str, ConditionKind] = {
     "database-clock": ConditionKind("warning", "/health"),
     "no-analyzer": ConditionKind("critical", "/health"),
     "not-watched": ConditionKind("critical", "/health"),
-    "analyzer-problem": ConditionKind("critical", "/health"),
+    "analyzer-problem": ConditionKind("critical", "/health", 15),
     "configuration-refused": ConditionKind("warning", "/health"),
     "plan-unreadable": ConditionKind("critical", "/policies"),
     "plan-differs": ConditionKind("warning", "/policies"),
     "analyzer-file-differs": ConditionKind("warning", "/policies"),
-    "analyzer-file-waits": ConditionKind("warning", "/policies"),
+    "analyzer-file-waits": ConditionKind("warning", "/policies", 60),
     "two-groups": ConditionKind("warning", "/health"),
-    "totals-filling": ConditionKind("warning", "/policies"),
+    "totals-filling": ConditionKind("warning", "/policies", 60),
     "brake": ConditionKind("warning", "/policies"),
-    "source-unread": ConditionKind("critical", "/health"),
+    "source-unread": ConditionKind("critical", "/health", 120),
     "source-silent": ConditionKind("critical", "/health"),
-    "source-lag": ConditionKind("warning", "/health"),
+    "source-lag": ConditionKind("warning", "/health", 15),
     "shipping-delay": ConditionKind("warning", "/health"),
     "clock-skew": ConditionKind("warning", "/health"),
     "partition-stopped": ConditionKind("critical", "/health"),
@@ -79,7 +81,7 @@ CONDITIONS: Mapping[str, ConditionKind] = {
     "sql-gates": ConditionKind("warning", "/gates"),
     "facts-wait": ConditionKind("warning", "/health"),
     "lock-unmet": ConditionKind("warning", "/gates"),
-    "judgements-wait": ConditionKind("warning", "/health"),
+    "judgements-wait": ConditionKind("warning", "/health", 30),
     "locks-late": ConditionKind("warning", "/health"),
     "attack": ConditionKind("critical", "/attack"),
     "shadow-locks": ConditionKind("info", "/policies"),

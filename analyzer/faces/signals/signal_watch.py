@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from analyzer.config.settings import Settings
-from analyzer.faces.signals.conditions import Observation, standing
+from analyzer.faces.signals.conditions import CONDITIONS, Observation, Signal, standing
 from analyzer.faces.signals.doctor.examination import CHECKS, observed
 from analyzer.faces.signals.signal_table import LOOK_EVERY_S, store_signals
 from analyzer.faces.signals.status import installation_status
@@ -46,6 +46,7 @@ class SignalWatch:
         self._uptime_s = uptime_s
         self._due_s = [float("-inf")] * len(CHECKS)
         self._last: list[Sequence[Observation]] = [()] * len(CHECKS)
+        self._first_s: dict[tuple[str, str], float] = {}  # when each condition was first seen
 
     def step(self) -> int:
         """Looks once, stores and logs what began and what ended; returns 0: nothing is left to do.
@@ -62,19 +63,27 @@ class SignalWatch:
                 # The moments of looks decide about those of each look.
                 self._due_s[place] = now_s + (part.every_s if part.every_s > LOOK_EVERY_S else 0.0)
         seen = standing(observation for observations in self._last for observation in observations)
+        lasting = self._lasting([signal for signal in seen if signal.name not in OF_ONE_PROCESS], now_s)
         changes = store_signals(
-            self._engine,
-            [
-                signal._replace(what=masked(signal.what))
-                for signal in seen
-                if signal.name not in OF_ONE_PROCESS
-            ],
+            self._engine, [signal._replace(what=masked(signal.what)) for signal in lasting]
         )
         for signal in changes.began:
             log.warning("%s%s", signal.what, f"; {signal.cure}" if signal.cure else "")
         for signal in changes.ended:
             log.info("over: %s", signal.what)
         return 0
+
+    def _lasting(self, seen: Sequence[Signal], now_s: float) -> list[Signal]:
+        """Returns the conditions that have lasted long enough to be signals."""
+        self._first_s = {
+            (signal.name, signal.subject): self._first_s.get((signal.name, signal.subject), now_s)
+            for signal in seen
+        }
+        return [
+            signal
+            for signal in seen
+            if now_s - self._first_s[signal.name, signal.subject] >= CONDITIONS[signal.name].after_s
+        ]
 
     def done_elsewhere(self) -> None:
         """Forgets what was seen: another process looks, and this one begins again when it takes over."""

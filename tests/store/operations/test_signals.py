@@ -14,7 +14,7 @@ from analyzer.faces.pages.signals_page import signals_banner
 from analyzer.faces.signals.conditions import CONDITIONS, Signal, fine, standing, wrong
 from analyzer.faces.signals.doctor.examination import CHECKS
 from analyzer.faces.signals.signal_table import HOLD_MS, WATCH, SignalChanges, standing_signals, store_signals
-from analyzer.faces.signals.signal_watch import signal_work
+from analyzer.faces.signals.signal_watch import SignalWatch, signal_work
 from analyzer.flush.sql_store import SqlStore
 from analyzer.judging.locks.lock_feed import new_mark
 from analyzer.judging.locks.suspension import suspend
@@ -137,6 +137,23 @@ def test_the_job_stores_and_logs_what_begins_once(
         pass_ms(engine, HOLD_MS + 1_000)
         job.step()
     assert caplog.messages[1:] == [f"over: {warning.partition(';')[0]}"]
+
+
+def test_what_lasts_too_short_for_its_kind_is_not_a_signal(engine: sa.Engine, tmp_path: Path) -> None:
+    file = tmp_path / "gatelock.toml"
+    address = engine.url.render_as_string(hide_password=False)
+    source = '[[sources]]\nname = "log"\nfile = "log"\nformat = "json"\ncaller = ["user"]\n[sources.fields]\n'
+    file.write_text(
+        f'[database]\nurl = "{address}"\n{source}time = {{ path = "t", unit = "s" }}\nuser = "u"\n'
+    )
+    settings, uptimes_s = load(file), iter([1_000.0, 1_115.0, 1_120.0])
+    SqlStore(engine, "here").activate(settings.plan())
+    watch = SignalWatch(engine, lambda: settings, lambda: next(uptimes_s))
+    expectations: list[list[str]] = [[], [], ["source-unread"]]
+    for expected in expectations:
+        watch.step()
+        note_look(engine)
+        assert [signal.name for signal in standing_signals(engine)] == expected
 
 
 def test_every_condition_has_a_page_that_exists() -> None:
