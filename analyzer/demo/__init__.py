@@ -22,7 +22,8 @@ def main(
 
     0 if every promise held, 1 if not or if not everything was counted in time, 3 if something could not be
     reached or started. With `as_json` the steps go to stderr, and the last line of stdout is one JSON object.
-    With `stays` the pages remain until an interrupt, and the result is printed then.
+    With `stays` two days are logged before, and the pages remain until an interrupt; the result is printed
+    then.
     """
     from analyzer.demo.live_view import view_on
     from analyzer.demo.processes import ProcessNotStarted

@@ -38,7 +38,7 @@ class PastCaller(NamedTuple):
 
 
 class PastTraffic(NamedTuple):
-    """What the records are made of.
+    """The parameters of a past.
 
     Attributes:
         until_s: The time of the last record, in seconds since 1970.

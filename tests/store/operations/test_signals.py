@@ -139,7 +139,9 @@ def test_the_job_stores_and_logs_what_begins_once(
     assert caplog.messages[1:] == [f"over: {warning.partition(';')[0]}"]
 
 
-def test_what_lasts_too_short_for_its_kind_is_not_a_signal(engine: sa.Engine, tmp_path: Path) -> None:
+def test_a_condition_that_lasts_too_short_for_its_kind_is_not_a_signal(
+    engine: sa.Engine, tmp_path: Path
+) -> None:
     file = tmp_path / "gatelock.toml"
     address = engine.url.render_as_string(hide_password=False)
     source = '[[sources]]\nname = "log"\nfile = "log"\nformat = "json"\ncaller = ["user"]\n[sources.fields]\n'

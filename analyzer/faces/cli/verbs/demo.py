@@ -30,7 +30,8 @@ def demo(
         ),
     ] = None,
     stay: Annotated[
-        bool, Option("--stay", help="Keep the pages and the callers afterwards, until Ctrl-C.")
+        bool,
+        Option("--stay", help="Begin with a past; keep the pages and the callers afterwards, until Ctrl-C."),
     ] = False,
     json: JsonOption = False,
 ) -> None:
