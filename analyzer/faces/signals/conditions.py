@@ -80,7 +80,7 @@ CONDITIONS: Mapping[str, ConditionKind] = {
     "client-refused": ConditionKind("warning", "/gates"),
     "sql-gates": ConditionKind("warning", "/gates"),
     "facts-wait": ConditionKind("warning", "/health"),
-    "lock-unmet": ConditionKind("warning", "/gates"),
+    "lock-unmet": ConditionKind("warning", "/gates", 60),
     "judgements-wait": ConditionKind("warning", "/health", 30),
     "locks-late": ConditionKind("warning", "/health"),
     "attack": ConditionKind("critical", "/attack"),
