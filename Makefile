@@ -11,7 +11,7 @@ LITELLM := .cache/litellm
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test deep litellm check lint faults cuts simulation soak spec bench bench-judge bench-look bench-simulate bench-day bench-prune bench-sizes bench-limits bench-gate audit constraints
+.PHONY: help demo test deep litellm check lint faults cuts simulation soak spec bench bench-judge bench-look bench-simulate bench-day bench-prune bench-sizes bench-limits bench-gate audit constraints client
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/make \1|\2/p' Makefile | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -80,6 +80,9 @@ bench-limits: $(PEERS)/.ready  ## our limiters beside their peers, in one proces
 
 bench-gate: $(PEERS)/.ready  ## the gate beside its peers: a check, and requests per second under uvicorn
 	@$(PEERS)/bin/python -m tests.benchmarks.gate_peers $(ARGS)
+
+client: $(READY)  ## rewrite the client of the API from the table of endpoints
+	@$(PY) -m analyzer.faces.api.client_source gatekeeper/client/operations.py
 
 audit: $(READY)  ## known advisories of the pinned packages, if an index of them can be reached
 	@.ci/audit .venv/bin/uv

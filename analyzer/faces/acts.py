@@ -69,6 +69,11 @@ def function(path: str) -> Callable[..., Any]:
     return getattr(import_module(f"analyzer.{module}"), name)  # type: ignore[no-any-return]
 
 
+def path_of(row: Act | List) -> str:
+    """Returns the path of a row's endpoint: `/v1/` with the last two of its words."""
+    return "/".join(["/v1", *row.words.split()[-2:]])
+
+
 LOCK = {
     "scope": "caller", "key": "api_key:acme", "resource": None, "policy": "daily", "kind": "quota",
     "action": "deny", "status": 429, "reason": "quota-exceeded",

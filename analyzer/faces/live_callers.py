@@ -111,6 +111,11 @@ class LiveCallers(NamedTuple):
         }  # fmt: skip
 
 
+def live_from(answer: Mapping[str, Any]) -> LiveCallers:
+    """Returns what `LiveCallers.as_object` has made an object of."""
+    return LiveCallers(**{**answer, "rows": [LiveCaller(**row) for row in answer["rows"]]})
+
+
 SORTS: Mapping[str, Callable[[LiveCaller], Any]] = {
     "requests": lambda row: -row.requests,
     "rate": lambda row: -row.rate,

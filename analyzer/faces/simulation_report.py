@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from analyzer.acting.parameters import Fault
@@ -10,6 +10,7 @@ from analyzer.config.amounts import parsed_amount
 from analyzer.config.values import suggestion
 from analyzer.faces.table_rows import TableRows
 from analyzer.forecast.simulation.policy_locks import SeriesChange, changes
+from analyzer.forecast.simulation.policy_simulation import NOTHING_COUNTED
 from analyzer.judging.brakes import exceeded_sentence, first_exceeded_s, policy_brake
 from analyzer.judging.earned_notices import percent as threshold_text
 from analyzer.judging.kinds.compared import series_noun, series_plural
@@ -52,6 +53,11 @@ def chosen_policies(among: Plan, name: str | None, limit: str | None) -> Sequenc
         return [with_limit(policy, parsed_amount(policy, limit)) for policy in policies]
     except ValueError as error:
         raise Fault("limit", str(error)) from error
+
+
+def is_refused(reports: Iterable[SimulationReport]) -> bool:
+    """Whether one of the policies cannot be simulated for another reason than that nothing was counted."""
+    return bool({report.comparison.refusal for report in reports} - {"", NOTHING_COUNTED})
 
 
 class SimulationReport(NamedTuple):

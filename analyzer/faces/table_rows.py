@@ -12,3 +12,11 @@ class TableRows(NamedTuple):
     columns: Sequence[str]
     rows: Iterable[Sequence[object]]
     empty: str
+
+
+def as_json(parts: Iterable[str | TableRows]) -> list[object]:
+    """Returns sentences as they are, and tables as objects."""
+    return [
+        part if isinstance(part, str) else {**part._asdict(), "rows": [list(row) for row in part.rows]}
+        for part in parts
+    ]

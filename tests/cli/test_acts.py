@@ -93,9 +93,9 @@ def test_a_row_names_a_function_that_says_what_it_does(row: Act | List) -> None:
 def test_the_command_and_the_endpoint_take_the_parameters_of_the_function(row: Act | List) -> None:
     names = {field.name for field in fields_of(function(row.run))}
     options = {param.name for param in made.command(row.words).params}
-    assert options - {"config", "json", "reason", "dry_run", "yes"} == names
+    assert options - {"config", "json", "reason", "dry_run", "yes", "server", "token_file"} == names
     parameters = {field.name for field in endpoint(row).all_parameters}
-    assert parameters - {"limit", "cursor", "reason", "dry_run", "confirmed"} == names - {"file"}
+    assert parameters - {"limit", "cursor", "reason", "dry_run", "confirmed", "texts"} == names - {"file"}
 
 
 def test_no_two_rows_have_the_same_words_or_path() -> None:
@@ -191,7 +191,7 @@ def test_a_new_row_is_a_command_an_endpoint_and_a_part_of_the_description(
 
     operation = openapi_document([row])["paths"]["/v1/locks/greet"]["post"]
     schema = operation["requestBody"]["content"]["application/json"]["schema"]
-    assert set(schema["properties"]) == {"name", "loud", "times", "reason"}
+    assert set(schema["properties"]) == {"name", "loud", "times", "reason", "texts"}
     assert schema["required"] == ["name", "reason"]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from analyzer.faces.cli.verbs.explain import _next_commands
+from analyzer.faces.explanation import next_commands
 from gatekeeper.model import Lock
 
 Gatelock = Callable[..., Any]
@@ -243,7 +243,7 @@ def test_each_lock_names_the_command_that_clears_it_and_no_more() -> None:
 
     def clearing(scope: str, key: str, resource: str = "") -> str:
         lock = Lock(scope, key, "daily", now, now, resource)
-        return next(iter(_next_commands("api_key:a b", [lock], []))).partition("locks unlock ")[2]
+        return next(iter(next_commands("api_key:a b", [lock], []))).partition("locks unlock ")[2]
 
     assert clearing("caller", "api_key:a b") == "'api_key:a b' --reason WHY"
     assert clearing("caller", "api_key:a b", "/v1") == "'api_key:a b' --resource /v1 --reason WHY"

@@ -121,7 +121,14 @@ LAWS = {
     "the loop does not import how it is put together": Law(LOOP, COMMAND_LINE),
     "how it is put together imports no face": Law(ASSEMBLY, ("analyzer.faces", "analyzer.demo")),
     "what several faces show imports no face": Law(
-        ("analyzer.faces.acts", "analyzer.faces.day_answers", "analyzer.faces.live_callers"),
+        (
+            "analyzer.faces.acts",
+            "analyzer.faces.day_answers",
+            "analyzer.faces.explanation",
+            "analyzer.faces.live_callers",
+            "analyzer.faces.simulation_report",
+            "analyzer.faces.table_rows",
+        ),
         tuple(f"analyzer.faces.{face}" for face in ("api", "cli", "feed", "pages", "signals", "tui")),
     ),
     "what is served does not import the command line": Law(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from analyzer.acting.foreseen import Foreseen, NotConfirmed
@@ -27,6 +27,11 @@ REASON = parameter(
 CONFIRMED = parameter(
     "confirmed", Switch(), "Do what cannot be undone, after an answer with 409 has said what it is.", True,
     False,
+)  # fmt: skip
+
+
+TEXTS = parameter(
+    "texts", Switch(), "Add what the command prints; for `gatelock --server`, which may change.", True, False
 )  # fmt: skip
 
 
@@ -57,11 +62,13 @@ class ApiRequest:
         values: The value of each parameter.
         who: The name for the audit log.
         after: The place behind which a page begins.
+        notes: Receives the sentences about a list, if `texts` is asked for.
     """
 
     values: Mapping[str, Any]
     who: str = ""
     after: PagePlace | None = None
+    notes: list[dict[str, object]] = field(default_factory=list)
 
     def __getitem__(self, name: str) -> Any:
         return self.values[name]

@@ -8,8 +8,10 @@ from analyzer.acting.parameters import Caller, OfText, Time
 from analyzer.callers.caller_answers import shown_caller
 from analyzer.callers.explained_caller import explained_caller
 from analyzer.faces.acts import LOCK, POLICY
-from analyzer.faces.api.endpoints import ApiContext, ApiRequest, Endpoint, NotThere
+from analyzer.faces.api.endpoints import TEXTS, ApiContext, ApiRequest, Endpoint, NotThere
 from analyzer.faces.api.requested_values import parameter
+from analyzer.faces.explanation import explanation
+from analyzer.faces.table_rows import as_json
 from analyzer.judging.policy_answers import shown_policies
 from analyzer.judging.sql.plans import plan_in_force
 from analyzer.plan.plan import Plan
@@ -32,7 +34,14 @@ def show_caller(context: ApiContext, request: ApiRequest) -> Mapping[str, object
 def explain_caller(context: ApiContext, request: ApiRequest) -> Mapping[str, object]:
     """Returns why a caller is locked, or not."""
     name = context.settings.counted_name(request["caller"])
-    return explained_caller(context.engine, name, context.second(request["since"])).as_object()
+    explained = explained_caller(context.engine, name, context.second(request["since"]))
+    answer = dict(explained.as_object())
+    if not request.values.get("texts"):
+        return answer
+    parts = explanation(context.engine, explained, context.settings.analyzer.flush_every)
+    absence = None if explained.absence is None else str(explained.absence)
+    answer["texts"] = {"parts": as_json(parts), "absence": absence, "is_unknown": explained.is_unknown}
+    return answer
 
 
 CALLER = parameter("caller", Caller(), "The caller, with its kind in front.", "api_key:acme", required=True)
@@ -57,6 +66,6 @@ ENDPOINTS = (
         "Why a caller is locked, or not: its locks, its use and limit by each policy with what remains, its "
         "busiest resources of the last day, its locks since a time.",
         explain_caller, {"caller": "api_key:acme", "plan": "pro", "tenant": "", "locks": [LOCK]},
-        (CALLER, SINCE),
+        (CALLER, SINCE, TEXTS),
     ),
 )  # fmt: skip

@@ -10,8 +10,8 @@ from typing import Any
 from analyzer.acting.act import ActContext, Done, Note, NothingFound, fields_of
 from analyzer.acting.foreseen import Foreseen
 from analyzer.acting.parameters import Fault, Param, Parameter, Switch
-from analyzer.faces.acts import ACTS, Act, List, function
-from analyzer.faces.api.endpoints import ApiContext, ApiRequest, Endpoint, NotPossible, NotThere
+from analyzer.faces.acts import ACTS, Act, List, function, path_of
+from analyzer.faces.api.endpoints import TEXTS, ApiContext, ApiRequest, Endpoint, NotPossible, NotThere
 from analyzer.faces.api.pages import PlacedRow
 from analyzer.kernel.by import By
 
@@ -25,15 +25,22 @@ def endpoint(row: Act | List) -> Endpoint:
     run = function(row.run)
     fields = tuple(field for field in fields_of(run) if field.param.kind.schema())
     text = " ".join(inspect.cleandoc(run.__doc__ or "").split())
-    path = "/".join(["/v1", *row.words.split()[-2:]])
+    path = path_of(row)
     if isinstance(row, List):
         return Endpoint(
-            "GET", path, row.scope, text, partial(_rows, run, fields), row.example, fields, row.place
+            "GET",
+            path,
+            row.scope,
+            text,
+            partial(_rows, run, fields),
+            row.example,
+            (*fields, TEXTS),
+            row.place,
         )
     foresee = partial(_foreseen, function(row.foresee), fields) if row.foresee else None
     return Endpoint(
         "POST", path, row.scope, text, partial(_done, run, fields), row.example,
-        (*fields, *([DRY_RUN] if row.has_dry_run else [])), foresee=foresee,
+        (*fields, *([DRY_RUN] if row.has_dry_run else []), TEXTS), foresee=foresee,
     )  # fmt: skip
 
 
@@ -68,7 +75,11 @@ def _done(
     run: Callable[..., Done], fields: tuple[Parameter, ...], context: ApiContext, request: ApiRequest
 ) -> Mapping[str, object]:
     done = _answered(lambda: run(_context(context, request), **_arguments(fields, request)), fields)
-    return {done.name: list(done.fields)} if done.name else done.fields[0]
+    answer = {done.name: list(done.fields)} if done.name else done.fields[0]
+    if not request.values.get("texts"):
+        return answer
+    texts = {"objects": list(done.fields), "sentences": list(done.sentences), "is_found": done.is_found}
+    return {**answer, "texts": texts}
 
 
 def _foreseen(
@@ -83,8 +94,15 @@ def _rows(
     run: Callable[..., Any], fields: tuple[Parameter, ...], context: ApiContext, request: ApiRequest
 ) -> Iterator[PlacedRow]:
     rows = run(_context(context, request), **_arguments(fields, request))
+    has_texts, is_first = request.values.get("texts"), True
     while (row := _answered(lambda: next(rows, None), fields)) is not None:
-        if not isinstance(row, Note):
+        if isinstance(row, Note):
+            request.notes.append(row._asdict() | {"is_first": is_first})
+            continue
+        is_first = False
+        if has_texts:
+            yield row.place, {"fields": row.fields, "cells": row.cells, "is_wrong": row.is_wrong}
+        else:
             yield row.place, row.fields
 
 

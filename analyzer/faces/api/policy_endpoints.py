@@ -11,9 +11,10 @@ from analyzer.acting.parameters import Fault, OfLines, OfText, Time
 from analyzer.config.diagnostics.faults import ConfigInvalid
 from analyzer.config.settings import Settings, load_policies
 from analyzer.faces.acts import POLICY
-from analyzer.faces.api.endpoints import ApiContext, ApiRequest, Endpoint, NotPossible
+from analyzer.faces.api.endpoints import TEXTS, ApiContext, ApiRequest, Endpoint, NotPossible
 from analyzer.faces.api.requested_values import parameter
-from analyzer.faces.simulation_report import SimulationReport, chosen_policies
+from analyzer.faces.simulation_report import SimulationReport, chosen_policies, is_refused
+from analyzer.faces.table_rows import as_json
 from analyzer.forecast.simulation.comparison import compare
 from analyzer.judging.policy_answers import stated_policy
 from analyzer.judging.sql.plans import plan_in_force
@@ -43,7 +44,7 @@ def simulate_policies(context: ApiContext, request: ApiRequest) -> Mapping[str, 
         chosen = chosen_policies(among, request["policy"], request["limit"])
     except Fault as fault:
         sentence = fault.why.replace("<policy>", "`policy`")
-        raise NotPossible(f"`{fault.name}`: {sentence}" if fault.name else sentence) from fault
+        raise NotPossible(f"`{fault.name}` {sentence}" if fault.name else sentence) from fault
     ends_s = monotonic() + SIMULATED_S
 
     def give_up(_done: int, _all: int) -> None:
@@ -55,7 +56,11 @@ def simulate_policies(context: ApiContext, request: ApiRequest) -> Mapping[str, 
         SimulationReport(compare(context.engine, policy, among.meters, plan, from_s, give_up))
         for policy in chosen
     ]
-    return {"policies": [report.as_object() for report in reports]}
+    answer: dict[str, object] = {"policies": [report.as_object() for report in reports]}
+    if request.values.get("texts"):
+        parts = [as_json(report.parts(show_all=show_all)) for report in reports for show_all in (False, True)]
+        answer["texts"] = {"parts": parts[::2], "all": parts[1::2], "is_refused": is_refused(reports)}
+    return answer
 
 
 def _stated(text: str | None, settings: Settings) -> Settings:
@@ -94,6 +99,7 @@ ENDPOINTS = (
             parameter("policy", OfText(), "Only this policy.", "daily"),
             parameter("limit", OfText(), "The policy with this limit: 5000, 2 GiB, 1h.", "5000"),
             parameter("since", Time(), "Begin of the counts.", "30d", "30d"),
+            TEXTS,
         ),
         has_body_to_read=True,
     ),

@@ -116,7 +116,8 @@ def _content(endpoint: Endpoint, context: ApiContext, request: ApiRequest) -> Ma
     answer = endpoint.ask(context, request)
     if endpoint.place is None:
         return cast("Mapping[str, object]", answer)
-    return page_of(cast("Iterable[PlacedRow]", answer), request.after, request["limit"])
+    page = page_of(cast("Iterable[PlacedRow]", answer), request.after, request["limit"])
+    return page | {"notes": request.notes} if request.values.get("texts") else page
 
 
 def _response(request: Request, endpoint: Endpoint, content: Mapping[str, object]) -> Response:

@@ -21,6 +21,8 @@ from analyzer.faces.api.endpoints import ApiContext, ApiRequest, Endpoint, NotPo
 from analyzer.faces.api.pages import ROWS_MAX, PlacedRow
 from analyzer.faces.api.requested_values import parameter
 from analyzer.faces.day_answers import audit_fields, day_fields
+from analyzer.faces.live_callers import ROWS_MAX as LIVE_ROWS_MAX
+from analyzer.faces.live_callers import SORTS, SPANS_S, LiveQuery, live_callers
 from analyzer.plan.groupings import Grouping, known_grouping
 from analyzer.plan.windows import is_zone
 
@@ -36,6 +38,12 @@ BY = parameter(
 ZONE = parameter(
     "zone", OfText(r"^[A-Za-z0-9_+/-]+$", "a time zone"), "The time zone of the days.", "UTC", "UTC"
 )
+
+
+def live(context: ApiContext, request: ApiRequest) -> Mapping[str, object]:
+    """Returns the callers of this moment."""
+    query = LiveQuery(request["span"], request["sort"], request["text"] or "", request["rows"])
+    return live_callers(context.engine, query).as_object()
 
 
 def _rows(context: ApiContext, request: ApiRequest, *, top: int | None) -> Iterator[tuple[UsageAnswer, Any]]:
@@ -151,6 +159,16 @@ COUNTED_ROW = {
     "value": 100_214, "denied": 12, "provisional": False,
 }  # fmt: skip
 
+LIVE = {
+    "at": "2026-11-20T21:14:03Z", "span": "1h", "rate": 83.2, "requests": 301_204, "denied": 1_204,
+    "suspended": "",
+    "rows": [
+        {"caller": "api_key:acme", "rate": 40.1, "requests": 150_000, "denied": 1_204, "share": 0.498,
+         "earlier": 20_000, "policy": "daily", "used": 1.002, "is_shadow": False, "locked_by": ["daily"],
+         "until": "2026-11-21T00:00:00Z"}
+    ],
+}  # fmt: skip
+
 ENDPOINTS = (
     Endpoint(
         "GET", "/v1/usage", "view",
@@ -163,6 +181,19 @@ ENDPOINTS = (
         "GET", "/v1/usage/top", "view", "The rows with the most of a meter, the largest first.",
         top_usage, {"items": [COUNTED_ROW]},
         (*COUNTED, parameter("top", Whole(1, ROWS_MAX), "So many rows.", 10, 10)),
+    ),
+    Endpoint(
+        "GET", "/v1/usage/live", "view",
+        "The callers of this moment: rate per second of the last minute or two, requests of a span and of "
+        "the one before, the nearest limit, locks. Sorts other than `requests` and `rate` order the callers "
+        "with the most of these.",
+        live, LIVE,
+        (
+            parameter("span", OneOf([*SPANS_S]), "The time whose requests are added up.", "1h", "1h"),
+            parameter("sort", OneOf([*SORTS]), "The order.", "rate", "requests"),
+            parameter("text", OfText(), "Only callers whose name contains it.", "acme"),
+            parameter("rows", Whole(1, LIVE_ROWS_MAX), "So many callers.", 40, 40),
+        ),
     ),
     Endpoint(
         "GET", "/v1/days/list", "view", "Days that are closed or open, the newest first.", list_days,

@@ -9,7 +9,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from analyzer.faces.cli.described_options import SETTINGS
+from analyzer.faces.cli.described_options import SETTINGS, LocalCommand
 from analyzer.faces.cli.exit_codes import usage_error
 
 LAST = ("config", "json")  # options of all commands: below others
@@ -51,7 +51,8 @@ def with_alternatives(
     for param, command in others.items():
         text = EXAMPLE.sub("", command.help or "")
         about.append(f"With {_spelled(param)}: {text[:1].lower()}{text[1:]}")
-    return click.Command(
+    made = click.Command if any(param.name == "server" for param in params) else LocalCommand
+    return made(
         main.name,
         context_settings=SETTINGS,
         callback=run,

@@ -52,6 +52,17 @@ class Argument:
         self.help = help
 
 
+class LocalCommand(click.Command):
+    """A command that asks no server: it needs the database, files or Kafka itself."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Ends the command if it is asked to ask a server."""
+        if any(arg == "--server" or arg.startswith("--server=") for arg in args):
+            words = ctx.command_path.removeprefix("gatelock ")
+            raise click.UsageError(f"`{words}` does not ask a server: run it beside the database, without it")
+        return super().parse_args(ctx, args)
+
+
 class Words(click.Choice[Any]):
     """The words of an enumeration; the value is its member."""
 
@@ -74,7 +85,8 @@ def make_command(name: str, run: Callable[..., None]) -> click.Command:
     if parameters and parameters[0].name == "context":
         callback = partial(_with_context, run)
         del parameters[0]
-    return click.Command(
+    command = click.Command if "server" in hints else LocalCommand
+    return command(
         name,
         context_settings=SETTINGS,
         callback=callback,

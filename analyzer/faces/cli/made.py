@@ -17,13 +17,20 @@ from analyzer.acting.act import ActContext, Done, ListRow, Note, NothingFound, f
 from analyzer.acting.foreseen import Foreseen
 from analyzer.acting.parameters import Caller, Fault, Param, Parameter, Switch, read_values
 from analyzer.config.settings import Settings
-from analyzer.faces.acts import ACTS, Act, List, function
+from analyzer.faces.acts import ACTS, Act, List, function, path_of
 from analyzer.faces.cli.confirmation import is_confirmed
 from analyzer.faces.cli.described_options import CONFIG_HELP, SETTINGS
 from analyzer.faces.cli.exit_codes import FOUND, reporting_errors, usage_error
 from analyzer.faces.cli.operator import operator_name
 from analyzer.faces.cli.options import caller_as_counted, load_settings, open_database
 from analyzer.faces.cli.output import json_lines, say, table
+from analyzer.faces.cli.server_calls import (
+    asking,
+    done_by_server,
+    json_values,
+    rows_of_server,
+    server_options,
+)
 from analyzer.kernel.by import By
 from analyzer.kernel.database.engine import Engine
 
@@ -45,6 +52,7 @@ def command(words: str) -> click.Command:
         if row.foresee:
             yes = "Do it without asking; needed where there is no terminal."
             params.append(_option("--yes", yes, is_flag=True))
+    params += server_options()
     params.append(_option("--config", CONFIG_HELP, type=click.Path(path_type=Path)))
     params.append(_option("--json", "Print JSON, one object per line.", is_flag=True))
     call = partial(_act, row, run, fields) if isinstance(row, Act) else partial(_list, row, run, fields)
@@ -110,6 +118,9 @@ def _act(row: Act, run: Any, fields: tuple[Parameter, ...], **options: Any) -> N
     by = By(operator_name(), (reason or "").strip(), is_shown_only)
     with _answering(fields):
         arguments = _arguments(fields, options)
+        if options["server"] is not None:
+            _act_by_server(row, fields, options, by)
+            return
         with reporting_errors(), _context(options["config"], by) as context:
             if row.foresee and not is_shown_only:
                 foreseen: Foreseen = function(row.foresee)(context, **arguments)
@@ -117,6 +128,21 @@ def _act(row: Act, run: Any, fields: tuple[Parameter, ...], **options: Any) -> N
                     return
             done: Done = run(context, **arguments)
             _print(done, is_shown_only=is_shown_only, is_json=is_json)
+
+
+def _act_by_server(row: Act, fields: tuple[Parameter, ...], options: Mapping[str, Any], by: By) -> None:
+    path, values = path_of(row), json_values(fields, options) | {"reason": by.why}
+    if row.has_dry_run:
+        values["dry_run"] = by.is_shown_only
+    is_yes = bool(row.foresee and options["yes"])
+    with asking(options["server"], options["token_file"], fields) as connection:
+        answer = done_by_server(connection, path, values | ({"confirmed": True} if is_yes else {}), fields)
+        if isinstance(answer, Foreseen):
+            if not is_confirmed(answer, yes=False, dry_run=False, as_json=options["json"]):
+                return
+            answer = done_by_server(connection, path, values | {"confirmed": True}, fields)
+    if isinstance(answer, Done):
+        _print(answer, is_shown_only=by.is_shown_only, is_json=options["json"])
 
 
 def _print(done: Done, *, is_shown_only: bool, is_json: bool) -> None:
@@ -134,26 +160,38 @@ def _print(done: Done, *, is_shown_only: bool, is_json: bool) -> None:
 def _list(row: List, run: Any, fields: tuple[Parameter, ...], **options: Any) -> None:
     with _answering(fields):
         arguments = _arguments(fields, options)
+        if options["server"] is not None:
+            values = json_values(fields, options)
+            with asking(options["server"], options["token_file"], fields) as connection:
+                _print_list(row, fields, options, rows_of_server(connection, path_of(row), values))
+            return
         with reporting_errors(), _context(options["config"], By("", "")) as context:
-            notes: list[Note] = []
-            wrong: list[bool] = []
-            rows = _rows(run(context, **arguments), notes, wrong)
-            first = next(rows, None)
-            rows = iter(()) if first is None else chain([first], rows)
-            for note in notes:
-                say(note.sentence, err=True)
-            del notes[:]
-            if options["json"]:
-                json_lines(listed.fields for listed in rows)
-            else:
-                cells = (_cells(row.columns, listed) for listed in rows if listed.cells is not None)
-                is_filtered = any(options[field.name] for field in fields)
-                table(row.columns, cells, "nothing matches" if is_filtered else row.empty)
-            for note in notes:
-                if not (note.is_answer and options["json"]):
-                    say(note.sentence, err=not note.is_answer)
-        if wrong:
-            raise Exit(FOUND)
+            _print_list(row, fields, options, run(context, **arguments))
+
+
+def _print_list(
+    row: List, fields: tuple[Parameter, ...], options: Mapping[str, Any], listing: Iterator[ListRow | Note]
+) -> None:
+    """Prints a list and its notes. Exits with 1 if something in it is wrong."""
+    notes: list[Note] = []
+    wrong: list[bool] = []
+    rows = _rows(listing, notes, wrong)
+    first = next(rows, None)
+    rows = iter(()) if first is None else chain([first], rows)
+    for note in notes:
+        say(note.sentence, err=True)
+    del notes[:]
+    if options["json"]:
+        json_lines(listed.fields for listed in rows)
+    else:
+        cells = (_cells(row.columns, listed) for listed in rows if listed.cells is not None)
+        is_filtered = any(options[field.name] for field in fields)
+        table(row.columns, cells, "nothing matches" if is_filtered else row.empty)
+    for note in notes:
+        if not (note.is_answer and options["json"]):
+            say(note.sentence, err=not note.is_answer)
+    if wrong:
+        raise Exit(FOUND)
 
 
 def _rows(rows: Iterator[ListRow | Note], notes: list[Note], wrong: list[bool]) -> Iterator[ListRow]:

@@ -14,7 +14,7 @@ from analyzer.faces.acts import ACTS, Act, function
 from analyzer.faces.cli.operator import operator_name
 from analyzer.faces.cli.options import caller_as_counted
 from analyzer.faces.cli.output import lines_of
-from analyzer.faces.cli.verbs.explain import explanation
+from analyzer.faces.explanation import explanation
 from analyzer.faces.live_callers import LiveCallers, LiveQuery, live_callers
 from analyzer.kernel.by import By
 from analyzer.kernel.database.clock import database_now
@@ -35,7 +35,10 @@ class ActRequest(NamedTuple):
 
 
 class Board(Protocol):
-    """Reads and acts for the screen. A call may block; it raises BoardAway for what an operator can cure."""
+    """Reads and acts for the screen. A call may block; it raises BoardAway for what an operator can cure.
+
+    `look` raises what the commands raise, for which they have their sentences and exit codes.
+    """
 
     def look(self, query: LiveQuery) -> LiveCallers:
         """Returns the callers of this moment."""
@@ -68,8 +71,8 @@ class LiveBoard:
         self._engine, self._settings = engine, settings
 
     def look(self, query: LiveQuery) -> LiveCallers:
-        """Returns the callers of this moment. Raises BoardAway."""
-        return _asked(partial(live_callers, self._engine, query))
+        """Returns the callers of this moment. Raises AnalyzerError, as a command does."""
+        return live_callers(self._engine, query)
 
     def explain(self, caller: str, width: int) -> list[str]:
         """Returns what `gatelock explain` says, in lines. Raises BoardAway."""

@@ -25,7 +25,10 @@ from analyzer.faces.cli.table_layout import cell_width, cut_middle
 from analyzer.faces.cli.top_texts import COLUMNS, heading, texts_of
 from analyzer.faces.live_callers import SORTS, SPANS_S, LiveCallers, LiveQuery
 from analyzer.faces.tui.live_board import ActRequest, Board, BoardAway
+from analyzer.kernel.errors import AnalyzerError
 from analyzer.kernel.logs import printable
+from analyzer.kernel.secrets import masked
+from gatekeeper.client import ApiError, ServerAway
 
 NARROW = 100  # columns; a narrower screen leaves out `share` and `change`
 LEFT_OUT = ("share", "change")
@@ -33,6 +36,8 @@ NUMBERS = ("rate/s", "requests", "denied", "share", "change")
 NAME_MIN = 16  # cells
 LIMIT_MAX, STATE_MAX = 26, 30  # cells of these columns at most
 PADDING = 2  # cells that the table adds to a column
+
+AWAY = (BoardAway, AnalyzerError, ApiError, ServerAway)  # what a look may raise
 
 HELP = """\
 up, down, page up, page down    choose a caller
@@ -226,8 +231,11 @@ class TopApp(App[None]):
         try:
             answer: LiveCallers | None = self.board.look(query)
             trouble = ""
-        except BoardAway as away:
-            answer, trouble = None, f"{printable(str(away))}; the callers are older, and are read again"
+        except AWAY as away:
+            answer, trouble = (
+                None,
+                f"{printable(masked(str(away)))}; the callers are older",
+            )
         self.call_from_thread(self._looked, query, answer, trouble)
 
     def _looked(self, query: LiveQuery, answer: LiveCallers | None, trouble: str) -> None:

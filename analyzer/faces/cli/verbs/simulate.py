@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from click import Context
 from click.exceptions import Exit
@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import Progress as ProgressBar
 from rich.text import Text
 
-from analyzer.acting.parameters import Fault
+from analyzer.acting.parameters import Fault, OfText, Param, Parameter
 from analyzer.config.settings import find, load
 from analyzer.faces.cli.described_options import Argument, Option
 from analyzer.faces.cli.exit_codes import FOUND, reporting_errors, usage_error
@@ -29,9 +29,9 @@ from analyzer.faces.cli.options import (
     second_at,
 )
 from analyzer.faces.cli.output import json_lines, say, show
-from analyzer.faces.simulation_report import ASSUMPTIONS, SimulationReport, chosen_policies
+from analyzer.faces.cli.server_calls import ServerOption, TokenFileOption, asking, parts_of
+from analyzer.faces.simulation_report import ASSUMPTIONS, SimulationReport, chosen_policies, is_refused
 from analyzer.forecast.simulation.comparison import compare
-from analyzer.forecast.simulation.policy_simulation import NOTHING_COUNTED
 from analyzer.judging.sql.plans import plan_in_force
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from analyzer.plan.plan import Plan
     from analyzer.plan.policies import Policy
 
+POLICY = Parameter("policy", "policy", Param(OfText(), "Only this policy.", "daily"))
+LIMIT = Parameter("limit", "limit", Param(OfText(), "The policy with this limit.", "5000"))
 FileArgument = Annotated[
     Path | None,
     Argument(
@@ -64,6 +66,8 @@ def simulate(
     show_all: Annotated[
         bool, Option("--all", help="All callers, also those whose locks are as before.")
     ] = False,
+    server: ServerOption = None,
+    token_file: TokenFileOption = None,
     json: JsonOption = False,
 ) -> None:
     """Show whom policies would have locked, when and for how long.
@@ -74,6 +78,14 @@ def simulate(
 
     Example: gatelock policies simulate --policy daily --limit 5000
     """
+    if server is not None:
+        parse_time(since)
+        asked = {"policy": policy, "limit": limit, "since": since}
+        with reporting_errors(), asking(server, token_file, [POLICY, LIMIT]) as connection:
+            text = None if file is None else file.read_text()
+            answer = connection.act("/v1/policies/simulate", {**asked, "policies": text, "texts": True})
+            _print_answer(answer, show_all=show_all, as_json=json)
+        return
     with reporting_errors():
         begin = parse_time(since)
         if limit is not None and policy is None:
@@ -94,8 +106,20 @@ def simulate(
             for report in reports:
                 show(report.parts(show_all=show_all))
             say(ASSUMPTIONS)
-        if {report.comparison.refusal for report in reports} - {"", NOTHING_COUNTED}:
+        if is_refused(reports):
             raise Exit(FOUND)
+
+
+def _print_answer(answer: Mapping[str, Any], *, show_all: bool, as_json: bool) -> None:
+    """Prints what a server has simulated. Exits with 1 if a policy cannot be."""
+    if as_json:
+        json_lines(answer["policies"])
+    else:
+        for parts in answer["texts"]["all" if show_all else "parts"]:
+            show(parts_of(parts))
+        say(ASSUMPTIONS)
+    if answer["texts"]["is_refused"]:
+        raise Exit(FOUND)
 
 
 def _proposed(context: Context, file: Path | None, config: Path | None) -> Plan:

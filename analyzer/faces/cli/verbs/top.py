@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack
 from typing import Annotated
 
 from click import Context
@@ -11,8 +12,11 @@ from analyzer.faces.cli.described_options import Option
 from analyzer.faces.cli.exit_codes import reporting_errors, usage_error
 from analyzer.faces.cli.options import ConfigOption, load_settings, open_database
 from analyzer.faces.cli.output import json_lines, say, table
+from analyzer.faces.cli.server_calls import ServerOption, TokenFileOption, asking
 from analyzer.faces.cli.top_texts import COLUMNS, heading, texts_of
-from analyzer.faces.live_callers import ROWS_MAX, SORTS, SPANS_S, LiveCallers, LiveQuery, live_callers
+from analyzer.faces.live_callers import ROWS_MAX, SORTS, SPANS_S, LiveCallers, LiveQuery
+from analyzer.faces.tui.live_board import Board, LiveBoard
+from analyzer.faces.tui.server_board import ServerBoard
 
 NO_TEXTUAL = "top needs textual: pip install 'gatelock[tui]'; or write --once"
 
@@ -34,6 +38,8 @@ def top(
     rows: Annotated[int, Option(min=1, max=ROWS_MAX, help="So many callers.")] = 40,
     every: Annotated[float, Option(min=1, max=3600, help="Seconds between looks.")] = 5.0,
     once: Annotated[bool, Option("--once", help="Print the callers once, and end.")] = False,
+    server: ServerOption = None,
+    token_file: TokenFileOption = None,
     config: ConfigOption = None,
     json: Annotated[bool, Option("--json", help="Print JSON, one object; as --once.")] = False,
 ) -> None:
@@ -48,9 +54,15 @@ def top(
     Example: gatelock top --span 15m --sort rate
     """
     query = LiveQuery(span, sort, filter_, rows)
-    with reporting_errors(), open_database(context, config) as engine:
+    with reporting_errors(), ExitStack() as stack:
+        board: Board
+        if server is not None:
+            board = ServerBoard(stack.enter_context(asking(server, token_file)))
+        else:
+            engine = stack.enter_context(open_database(context, config))
+            board = LiveBoard(engine, load_settings(context, config))
         if once or json:
-            _print(live_callers(engine, query), query, as_json=json)
+            _print(board.look(query), query, as_json=json)
             return
         if not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
             raise usage_error("top needs a terminal, for its errors, too; or write --once")
@@ -58,9 +70,7 @@ def top(
             from analyzer.faces.tui.top_app import TopApp
         except ImportError as missing:
             raise usage_error(NO_TEXTUAL) from missing
-        from analyzer.faces.tui.live_board import LiveBoard
-
-        TopApp(LiveBoard(engine, load_settings(context, config)), query, every).run()
+        TopApp(board, query, every).run()
 
 
 def _print(answer: LiveCallers, query: LiveQuery, *, as_json: bool) -> None:
