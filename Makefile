@@ -82,7 +82,7 @@ bench-gate: $(PEERS)/.ready  ## the gate beside its peers: a check, and requests
 	@$(PEERS)/bin/python -m tests.benchmarks.gate_peers $(ARGS)
 
 client: $(READY)  ## rewrite the client of the API from the table of endpoints
-	@$(PY) -m analyzer.faces.api.client_source gatekeeper/client/operations.py
+	@$(PY) -m analyzer.faces.api.client_source gatekeeper/client/api_client.py
 
 audit: $(READY)  ## known advisories of the pinned packages, if an index of them can be reached
 	@.ci/audit .venv/bin/uv

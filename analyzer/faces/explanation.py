@@ -1,4 +1,4 @@
-"""What `gatelock explain` says of a caller, as sentences and tables."""
+"""The sentences and tables of `gatelock explain`: the state of a caller, and the reasons."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ TOKEN_BYTES_MAX = 4 << 10
 PAGE_ROWS = 1_000
 TRIES = 3  # of a request that reads, while the server is busy
 RETRY_MAX_S = 10.0  # of a wait that the server asks for
-SHOWN_MAX = 200  # characters of an answer that is no problem details
+SHOWN_MAX = 200  # characters of another answer than problem details
 
 
 class ApiError(Exception):

@@ -76,7 +76,7 @@ def twin(
 
 
 def same(result: Any) -> tuple[int, str, str]:
-    """What may not differ of a result."""
+    """Returns the parts of a result that may not differ."""
     return result.exit_code, VARYING.sub("#", result.stdout), VARYING.sub("#", result.stderr)
 
 

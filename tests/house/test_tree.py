@@ -73,11 +73,14 @@ def test_a_function_fits_on_a_screen() -> None:
     assert found == []
 
 
+GENERATED = "gatekeeper.client.api_client"  # a method for each endpoint, which only programs write
+
+
 def test_a_module_is_one_idea() -> None:
     found = {
         str(module.path): lines
-        for module in modules().values()
-        if (lines := len(module.path.read_text().splitlines())) > MODULE_LINES_MAX
+        for name, module in modules().items()
+        if name != GENERATED and (lines := len(module.path.read_text().splitlines())) > MODULE_LINES_MAX
     }
     assert found == {}
 

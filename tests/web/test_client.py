@@ -20,34 +20,34 @@ from analyzer.faces.signals.health import Health
 from analyzer.faces.signals.metrics import Metrics
 from analyzer.faces.wiring import web_application
 from analyzer.kernel.tokens import create
-from gatekeeper.client import ApiConnection, ApiError, ConfirmationNeeded, Gatelock, ServerAway
+from gatekeeper.client import ApiClient, ApiConnection, ApiError, ConfirmationNeeded, ServerAway
 from tests.house.reading import ROOT
 
 
 def test_the_client_has_what_the_table_of_endpoints_has() -> None:
-    assert (ROOT / "gatekeeper/client/operations.py").read_text() == client_source(), "run: make client"
-    assert {method_name(endpoint) for endpoint in ENDPOINTS} <= set(dir(Gatelock))
+    assert (ROOT / "gatekeeper/client/api_client.py").read_text() == client_source(), "run: make client"
+    assert {method_name(endpoint) for endpoint in ENDPOINTS} <= set(dir(ApiClient))
     assert len({method_name(endpoint) for endpoint in ENDPOINTS}) == len(ENDPOINTS)
 
 
-def test_it_needs_the_standard_library_alone() -> None:
+def test_the_client_needs_the_standard_library_alone() -> None:
     code = "import sys, gatekeeper.client; print({'sqlalchemy', 'msgspec', 'analyzer'} & {*sys.modules})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert done.stdout == "set()\n", done.stderr
 
 
 @pytest.fixture
-def client(settings: Settings, engine: sa.Engine) -> Iterator[Gatelock]:
+def client(settings: Settings, engine: sa.Engine) -> Iterator[ApiClient]:
     token = create(engine, "ops", "admin", None, "ann", "tests")
     with (
         web_application(settings, engine, Health(Metrics("1"), lambda: 0.0), dict) as address,
-        Gatelock(f"http://127.0.0.1:{address[1] if address else 0}", token) as client,
+        ApiClient(f"http://127.0.0.1:{address[1] if address else 0}", token) as client,
     ):
         yield client
 
 
 @pytest.mark.parametrize("database", ["sqlite"])
-def test_each_endpoint_is_called_by_its_method(client: Gatelock) -> None:
+def test_each_endpoint_is_called_by_its_method(client: ApiClient) -> None:
     for endpoint in ENDPOINTS:
         values = {
             f"{field.name}_"
@@ -72,7 +72,7 @@ def status_of(call: Any, values: dict[str, Any]) -> int:
 
 
 @pytest.mark.parametrize("database", ["sqlite"])
-def test_acts_and_lists_go_there_and_back(client: Gatelock) -> None:
+def test_acts_and_lists_go_there_and_back(client: ApiClient) -> None:
     done = client.locks_lock(address="203.0.113.0/24", for_="2h", reason="INC-311")
     assert done["locks"][0]["key"] == "203.0.113.0/24"
     for number in range(12):

@@ -9,6 +9,7 @@
 - `requested_values`, `request_bodies`, `pages`: how requests are read
 - `serving_endpoints`: adds the table to the application
 - `openapi`: the document of the API; `other_operations`: its parts about paths outside of the table
+- `client_source`: the source of `gatekeeper.client`, by the table
 
 The lock feed and status reports of gates are in `analyzer.faces.feed`, health and metrics in
 `analyzer.faces.signals`.

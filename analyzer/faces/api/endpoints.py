@@ -31,7 +31,8 @@ CONFIRMED = parameter(
 
 
 TEXTS = parameter(
-    "texts", Switch(), "Add what the command prints; for `gatelock --server`, which may change.", True, False
+    "texts", Switch(), "Add what the command prints, for commands that ask a server; its form may change.", True,
+    False,
 )  # fmt: skip
 
 

@@ -63,8 +63,8 @@ ENDPOINTS = (
     ),
     Endpoint(
         "GET", "/v1/explain", "view",
-        "Why a caller is locked, or not: its locks, its use and limit by each policy with what remains, its "
-        "busiest resources of the last day, its locks since a time.",
+        "The reasons why a caller is locked, or not: its locks, its use and limit by each policy with what "
+        "remains, its busiest resources of the last day, its locks since a time.",
         explain_caller, {"caller": "api_key:acme", "plan": "pro", "tenant": "", "locks": [LOCK]},
         (CALLER, SINCE, TEXTS),
     ),

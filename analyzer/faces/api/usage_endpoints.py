@@ -172,7 +172,7 @@ LIVE = {
 ENDPOINTS = (
     Endpoint(
         "GET", "/v1/usage", "view",
-        "What was counted: a row for each series, bucket and meter. Amounts are whole numbers, in `unit` if "
+        "Counts: a row for each series, bucket and meter. Amounts are whole numbers, in `unit` if "
         "that is there; `denied` is not part of `value`. Rows of another width than was asked for have "
         "`width_s`, in seconds.",
         list_usage, COUNTED_ROW, COUNTED, (0, "", "", 0, ""),
@@ -201,7 +201,7 @@ ENDPOINTS = (
         (parameter("zone", ZONE.param.kind, "Only days of this time zone.", "UTC"),), (0, ""),
     ),
     Endpoint(
-        "GET", "/v1/reports/list", "view", "What was counted of closed days, line by line, for invoices.",
+        "GET", "/v1/reports/list", "view", "The lines of reports of closed days, for invoices.",
         list_report, {"day": "2026-11-20", "caller": "api_key:acme", "requests": 100_214},
         (
             parameter("from", OfText(DATE, "a date"), "The first day.", "2026-11-01", required=True),

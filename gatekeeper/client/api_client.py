@@ -7,19 +7,19 @@ from typing import Any, Literal
 
 from gatekeeper.client.connection import ApiConnection
 
-__all__ = ["Gatelock"]
+__all__ = ["ApiClient"]
 
 
-class Gatelock(ApiConnection):
+class ApiClient(ApiConnection):
     """A client of the API: a method for each endpoint, with the names of the commands.
 
     Parameters are those of `ApiConnection`. Acts take a `reason`, which is kept with the name of the token.
     Each method raises ApiError for a refusal, and ServerAway. A list is read page by page.
 
     Example:
-        >>> client = Gatelock("https://gatelock.example:8321", token="gatelock_secret")
+        >>> client = ApiClient("https://gatelock.example:8321", token="gatelock_secret")
         >>> client.locks_list  # doctest: +ELLIPSIS
-        <bound method Gatelock.locks_list of ...>
+        <bound method ApiClient.locks_list of ...>
     """
 
     def locks_list(
@@ -658,7 +658,7 @@ class Gatelock(ApiConnection):
         caller: str | None = None,
         meter: str | None = None,
     ) -> Iterator[dict[str, Any]]:
-        """What was counted: a row for each series, bucket and meter.
+        """Counts: a row for each series, bucket and meter.
 
         Amounts are whole numbers, in `unit` if that is there; `denied` is not part of `value`. Rows of
         another width than was asked for have `width_s`, in seconds. Scope: `view`.
@@ -779,7 +779,7 @@ class Gatelock(ApiConnection):
         by: str | None = None,
         meter: str | None = None,
     ) -> Iterator[dict[str, Any]]:
-        """What was counted of closed days, line by line, for invoices.
+        """The lines of reports of closed days, for invoices.
 
         Scope: `view`.
 
@@ -849,8 +849,8 @@ class Gatelock(ApiConnection):
         caller: str,
         since: str | None = None,
     ) -> dict[str, Any]:
-        """Why a caller is locked, or not: its locks, its use and limit by each policy with what remains,
-        its busiest resources of the last day, its locks since a time.
+        """The reasons why a caller is locked, or not: its locks, its use and limit by each policy with what
+        remains, its busiest resources of the last day, its locks since a time.
 
         Scope: `view`.
 
@@ -895,8 +895,8 @@ class Gatelock(ApiConnection):
         limit: str | None = None,
         since: str | None = None,
     ) -> dict[str, Any]:
-        """Whom policies would have locked, when and for how long, by stored counts; beside the policy of
-        this name that is in force.
+        """The callers that policies would have locked, when and for how long, by stored counts; beside the
+        policy of this name that is in force.
 
         Nothing is changed. Scope: `view`.
 
