@@ -31,7 +31,7 @@ CONFIRMED = parameter(
 
 
 TEXTS = parameter(
-    "texts", Switch(), "Add what the command prints, for commands that ask a server; its form may change.", True,
+    "texts", Switch(), "Add what a command prints, for commands that ask a server; may change.", True,
     False,
 )  # fmt: skip
 

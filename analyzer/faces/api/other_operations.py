@@ -84,7 +84,8 @@ def _events(refused: Mapping[str, Any]) -> dict[str, Any]:
     return _operation(
         "get_events",
         "Server-sent events that say what has changed. `locks` (version, active locks by policy), `status` "
-        "(suspension, brakes, days that differ), `signals` and `audit` (the newest entry): each once at the beginning, "
+        "(suspension, brakes, days that differ), `signals` and `audit` (the newest entry): each once at the "
+        "beginning, "
         "and whenever its data changes. Without names of callers. Scope: `view`.",
         "events",
         {**_answer("A stream without an end.", "text/event-stream", TEXT, example), **refused},

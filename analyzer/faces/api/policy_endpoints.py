@@ -91,8 +91,8 @@ ENDPOINTS = (
     ),
     Endpoint(
         "POST", "/v1/policies/simulate", "view",
-        "The callers that policies would have locked, when and for how long, by stored counts; beside the policy "
-        "of this name that is in force. Nothing is changed.",
+        "The callers that policies would have locked, when and for how long, by stored counts; beside the "
+        "policy of this name that is in force. Nothing is changed.",
         simulate_policies, {"policies": [SIMULATED]},
         (
             parameter("policies", OfLines(TEXT_MAX), f"{ABOUT_TEXT}. Default: those in force.", STATED),
