@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from analyzer.judging.earned_notices import WHOLE, Notice, percent
 from analyzer.judging.judge import BY_HAND, BY_PLAN, Evidence
+from analyzer.judging.kinds import KINDS
 from analyzer.kernel.outbox import OutboxEvent
 from gatekeeper.feed.feed_json import change_fields
 from gatekeeper.model import Change, LockKey, Set
@@ -60,15 +61,16 @@ def of_notices(notices: Iterable[Notice]) -> list[OutboxEvent]:
 
 def _set_event(change: Set) -> OutboxEvent:
     key, lock = change.at, change.lock
-    detail = f": {lock.detail}" if lock.detail else ""
+    is_locked = f"{_name(key.key, key.resource)} is locked by {key.policy}"
     return OutboxEvent(
         "lock.set",
         key.key,
-        f"{_name(key.key, key.resource)} is locked by {key.policy}{detail}",
+        f"{is_locked}: {lock.detail}" if lock.detail else is_locked,
         policy=key.policy,
         tenant=_tenant(key),
         command="gatelock locks list",
         details=change_fields(change),
+        customer_what=is_locked if _compares_callers(lock.kind) else "",
     )
 
 
@@ -83,6 +85,11 @@ def _clear_event(change: Change, evidence: Evidence) -> OutboxEvent:
         tenant=_tenant(key),
         details=change_fields(change),
     )
+
+
+def _compares_callers(kind: str) -> bool:
+    """Whether the grounds of a lock may name others: its kind is compared with a whole, or set by hand."""
+    return kind not in KINDS or KINDS[kind].whole_sum is not None
 
 
 def _tenant(key: LockKey) -> str:

@@ -163,3 +163,7 @@ class RestoreRefused(AnalyzerError):
 
 class ReplayLost(AnalyzerError):
     """Another process continues the replay, or has dropped it."""
+
+
+class TopicNotWritten(AnalyzerError):
+    """A record was not acknowledged by Kafka."""

@@ -41,6 +41,7 @@ class OutboxEvent:
         cure: What to do; "": nothing.
         command: The command that shows more, or that helps; "": none.
         details: Fields of its kind, for programs: a lock as the feed writes it, used and limit.
+        customer_what: The sentence for the customer that it is about, where `what` may name others.
     """
 
     kind: EventKind
@@ -52,6 +53,7 @@ class OutboxEvent:
     cure: str = ""
     command: str = ""
     details: Mapping[str, Any] = field(default_factory=dict)
+    customer_what: str = ""
 
 
 def put(db: sa.Connection, events: Sequence[OutboxEvent]) -> None:
@@ -69,6 +71,8 @@ def put(db: sa.Connection, events: Sequence[OutboxEvent]) -> None:
 
 def _row(event_id: str, event: OutboxEvent) -> tuple[str, ...]:
     body = {"what": event.what, "cure": event.cure, "command": event.command, "details": event.details}
+    if event.customer_what:
+        body["customer_what"] = event.customer_what
     return (
         *(event_id, event.kind, event.severity, event.about, event.policy, event.tenant),
         json.dumps(body, ensure_ascii=False, separators=(",", ":")),

@@ -9,6 +9,7 @@ import socket
 import ssl
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, BinaryIO, NamedTuple
 from urllib.parse import urlsplit
@@ -61,9 +62,18 @@ class ServerAddress(NamedTuple):
     def is_local(self) -> bool:
         return self.host == "localhost" or self.host == "::1" or self.host.startswith("127.")
 
-    def connect(self, end_s: float, tls: ssl.SSLContext | None) -> socket.socket:
-        """Connects to the first address that accepts. Raises OSError, at the uptime `end_s` at the latest."""
-        addresses = _resolve(self.host, self.port, end_s)
+    def connect(
+        self,
+        end_s: float,
+        tls: ssl.SSLContext | None,
+        permit: Callable[[list[Any]], list[Any]] = lambda addresses: addresses,
+    ) -> socket.socket:
+        """Connects to the first address that accepts. Raises OSError, at the uptime `end_s` at the latest.
+
+        The name is resolved once. `permit` gets what `socket.getaddrinfo` has returned, and returns those
+        that a connection may be made to; it may raise OSError.
+        """
+        addresses = permit(_resolve(self.host, self.port, end_s))
         for number, (family, kind, proto, _, address) in enumerate(addresses, 1):
             sock = socket.socket(family, kind, proto)
             try:

@@ -10,6 +10,7 @@
 - `group`: `membership`, `members`, `dead_members`, and `offset_commits` for lag monitors;
 - `probes` over separate connections: `damage_probe`, `log_bounds`, `plain_records`, `replayed_records`,
   `reachability`, `record_counts`;
+- `topic_writer`: records of alerts;
 - `witness_topic`: the witness of the chain of acts (`analyzer.kernel.database.chain`);
 - `internals`, the only package that uses private names of kafka-python: the facade `consumer`, the table
   `private_names`, and behind them `raw_fetcher` and `broker_connections`.
