@@ -458,6 +458,7 @@ def _job_runner(settings: Settings, observer: Observer, lane: Lane, watch: Watch
         judged=observer.judged,
         watch=watch,
         live_usage=None if settings.billing.live is None else partial(_live_push, settings),
+        alerts=partial(_alert_delivery, settings) if _has_destinations(settings) else None,
     )
     return new_runner(context, lane, observer, engine.dispose)
 
@@ -496,6 +497,21 @@ def _live_push(settings: Settings, engine: sa.Engine) -> Callable[[], int]:
         return EventNames(billing.events, settings.units(), customers)
 
     return LivePush(engine, destination, names, owner_name(settings), new_mark).step
+
+
+def _has_destinations(settings: Settings) -> bool:
+    """Whether this process sends alerts: those of its file, and those of customers' contacts."""
+    return bool(settings.alerts) or "alerting" in settings.model_fields_set
+
+
+def _alert_delivery(settings: Settings, engine: sa.Engine) -> Callable[[], int]:
+    """Returns the step of the job that sends alerts."""
+    from analyzer.alerts.deliverer import Deliverer
+    from analyzer.config.alert_destinations import AlertDestinations
+
+    made = AlertDestinations.of(settings, engine)
+    random = Random().random  # noqa: S311 - jitter
+    return Deliverer(engine, made.configured(), made.of_contact, made.link, random).step
 
 
 def _count_again(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
+from analyzer.config.alert_checks import alert_faults
 from analyzer.config.diagnostics.faults import KeyFault
 from analyzer.config.diagnostics.toml_positions import KeyPath
 from analyzer.config.grouping_checks import grouping_faults
@@ -54,6 +55,8 @@ def cross_table_faults(tables: ParsedTables) -> Iterator[KeyFault]:
         yield from mode_faults(path, policy, tables)
     for index, override in tables.overrides.items():
         yield from override_faults(("overrides", index), override, tables)
+    yield from alert_faults(tables)
+    yield from _duplicates("alerts", "name", {index: alert.name for index, alert in tables.alerts.items()})
     yield from _duplicate_sources(tables.sources)
     yield from _duplicates("meters", "name", {index: meter.name for index, meter in tables.meters.items()})
     yield from _duplicates(

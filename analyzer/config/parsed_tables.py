@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from analyzer.config.tables.alerts import AlertingTable, AlertTable
 from analyzer.config.tables.analyzer import AnalyzerTable, PrivacyTable
 from analyzer.config.tables.billing import BillingTable
 from analyzer.config.tables.kafka import KafkaTable
@@ -31,6 +32,8 @@ class ParsedTables(NamedTuple):
     meters: Mapping[int, MeterTable]
     policies: Mapping[int, PolicyTable]
     overrides: Mapping[int, OverrideTable]
+    alerting: AlertingTable
+    alerts: Mapping[int, AlertTable]
 
     @property
     def named_values(self) -> dict[str, str]:

@@ -138,8 +138,8 @@ def at_next_start(running: Settings, new: Settings) -> list[str]:
     Each as a file names it: "[kafka]", "http of [analyzer]", '[[sources]] "web"'.
     """
     changed = [
-        f"[{name}]"
-        for name in ("database", "kafka", "billing", "retention")
+        f"[[{name}]]" if name == "alerts" else f"[{name}]"
+        for name in ("database", "kafka", "billing", "retention", "alerting", "alerts")
         if getattr(running, name) != getattr(new, name)
     ]
     keys = type(new.analyzer).model_fields.keys() - DIGEST_KEYS

@@ -25,6 +25,7 @@ from analyzer.config.diagnostics.partial_tables import valid_part
 from analyzer.config.diagnostics.pydantic_errors import TranslatedErrors, translate_errors, unknown_key
 from analyzer.config.diagnostics.toml_positions import key_lines
 from analyzer.config.parsed_tables import ParsedTables
+from analyzer.config.tables.alerts import AlertingTable, AlertTable
 from analyzer.config.tables.analyzer import AnalyzerTable, PrivacyTable
 from analyzer.config.tables.billing import BillingTable
 from analyzer.config.tables.database import DatabaseTable
@@ -100,6 +101,8 @@ class Settings(BaseSettings):
     policies: tuple[AnyPolicyTable, ...] = ()
     overrides: tuple[OverrideTable, ...] = ()
     exempt: tuple[ExemptTable, ...] = ()
+    alerting: AlertingTable = Field(default_factory=AlertingTable)
+    alerts: tuple[AlertTable, ...] = ()
 
     _document: Mapping[str, Any] = PrivateAttr(default_factory=dict)
 
@@ -353,4 +356,6 @@ def _valid_tables(raw: Mapping[str, Any]) -> ParsedTables:
         meters=tables("meters", lambda _item: MeterTable),
         policies=tables("policies", table_class),
         overrides=tables("overrides", lambda _item: OverrideTable),
+        alerting=valid_part(AlertingTable, raw.get("alerting")) or AlertingTable(),
+        alerts=tables("alerts", lambda _item: AlertTable),
     )

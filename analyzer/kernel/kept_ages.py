@@ -22,4 +22,5 @@ class Retention(NamedTuple):
     closed_days_s: int | None = None  # None: forever
     events_s: int = 3_660 * DAY_S
     jobs_s: int = 40 * DAY_S
+    alerts_s: int = 40 * DAY_S  # messages, after their end
     at_s: int = 11_400  # after midnight UTC: the beginning of the daily jobs

@@ -73,6 +73,7 @@ class JobContext:
         judged: Receives what a job has judged, with the job's name.
         live_usage: Makes what pushes the usage of the open day to a billing service; None: there is none.
         watch: Makes what looks for conditions and stores the signals that stand; None: nothing looks.
+        alerts: Makes what sends alerts; None: this process has no destinations.
         judge: Judges by the plan in force; of all jobs of the lane, whose steps take turns.
     """
 
@@ -88,6 +89,7 @@ class JobContext:
     judged: Callable[[Judged, str], object] = lambda _judged, _job: None
     live_usage: Callable[[sa.Engine], JobStep] | None = None
     watch: Callable[[sa.Engine], Work] | None = None
+    alerts: Callable[[sa.Engine], JobStep] | None = None
     judge: waiting_judgements.JudgeOfWarden = field(default_factory=waiting_judgements.JudgeOfWarden)
 
     def sized(self) -> SizedSteps:
@@ -118,7 +120,9 @@ LOCKS = Lane("locks", shared_lease="warden")
 UPKEEP = Lane("upkeep", statement_ms=60_000, busy_ms=10_000)
 # Long work of upkeep must not delay that a problem is seen.
 SIGNALS = Lane("signals", statement_ms=10_000, busy_ms=10_000)
-LANES = (LOCKS, UPKEEP, SIGNALS)
+# Its steps wait for receivers.
+ALERTS = Lane("alerts")
+LANES = (LOCKS, UPKEEP, SIGNALS, ALERTS)
 
 
 class JobEntry(NamedTuple):
@@ -130,6 +134,7 @@ class JobEntry(NamedTuple):
         work: Returns its work in a process.
         lane: Which connections it uses.
         takes_turns: See `Job`.
+        is_wanted: Whether a process runs it at all.
     """
 
     name: str
@@ -137,6 +142,7 @@ class JobEntry(NamedTuple):
     work: Callable[[JobContext], Work]
     lane: Lane = UPKEEP
     takes_turns: bool = True
+    is_wanted: Callable[[JobContext], bool] = lambda _: True
 
     def schedule(self, kept: Retention) -> Schedule:
         """Returns when it runs, and under which lease."""
@@ -155,7 +161,7 @@ def schedules(kept: Retention) -> Mapping[str, Schedule]:
 
 def new_jobs(context: JobContext, lane: Lane) -> list[Job]:
     """Returns the jobs of a lane, in the order of the table."""
-    return [entry.job(context) for entry in JOBS if entry.lane == lane]
+    return [entry.job(context) for entry in JOBS if entry.lane == lane and entry.is_wanted(context)]
 
 
 def new_runner(
@@ -305,6 +311,10 @@ def _push_live_usage(context: JobContext) -> Work:
     return Work((lambda: 0) if context.live_usage is None else context.live_usage(context.engine))
 
 
+def _deliver_alerts(context: JobContext) -> Work:
+    return Work((lambda: 0) if context.alerts is None else context.alerts(context.engine))
+
+
 def _prune_days(context: JobContext) -> Work:
     by = DeletedBy(context.owner, context.kept.closed_days_s)
     return Work(DayDeletion(context.engine, context.billing.key, by, context.sized()).step)
@@ -331,6 +341,15 @@ JOBS: Sequence[JobEntry] = (
     _locks("activation", continue_activation),
     JobEntry("close-days", 10, _close_days, takes_turns=False),
     JobEntry("audit-days", 10, _audit_days, takes_turns=False),
+    # An analyzer without destinations would drop events, so it leaves the job to those that have some.
+    JobEntry(
+        "deliver-alerts",
+        5,
+        _deliver_alerts,
+        ALERTS,
+        takes_turns=False,
+        is_wanted=lambda context: context.alerts is not None,
+    ),
     JobEntry("push-live-usage", MINUTE_S, _push_live_usage, takes_turns=False),
     JobEntry("empty-slots", MINUTE_S, _empty_slots),
     JobEntry("rank", MINUTE_S, _rank, takes_turns=False),
@@ -347,6 +366,7 @@ JOBS: Sequence[JobEntry] = (
     JobEntry("audit-deliveries", HOUR_S, _audit_deliveries, takes_turns=False),
     JobEntry("prune-buckets", DAY_S, _prune(pruning.delete_buckets)),
     JobEntry("prune-locks", DAY_S, _prune(pruning.delete_locks)),
+    JobEntry("prune-alerts", HOUR_S, _prune(pruning.delete_alerts)),
     JobEntry("prune-plans", DAY_S, _prune(pruning.delete_plans)),
     JobEntry("prune-days", DAY_S, _prune_days),
     JobEntry("prune-log", DAY_S, _prune(pruning.delete_log)),

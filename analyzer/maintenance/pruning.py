@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
+from analyzer.alerts import message_rows
 from analyzer.counting.buckets import newest_event_ms
 from analyzer.gates.gate_reports import expired
 from analyzer.judging.locks import lock_feed
@@ -20,6 +21,7 @@ from analyzer.kernel.database.bounded_deletes import delete_anywhere, delete_at,
 from analyzer.kernel.database.dialects import dialect_of
 from analyzer.kernel.kept_ages import Retention
 from analyzer.kernel.tables.job_tables import job_runs
+from analyzer.kernel.tables.outbox_tables import alert_messages, outbox
 from analyzer.kernel.tables.schema import (
     directory_versions,
     disbelieved,
@@ -137,6 +139,17 @@ def delete_gates(step: PruneStep) -> int:
 def delete_log(step: PruneStep) -> int:
     is_over = sa.and_(job_runs.c.began_ms < step.before_ms(step.kept.jobs_s), job_runs.c.outcome != "running")
     return step.delete(((events, events.c.at_ms < step.before_ms(step.kept.events_s)), (job_runs, is_over)))
+
+
+def delete_alerts(step: PruneStep) -> int:
+    """Events that no analyzer routes are dropped after a day: messages about them would be too late."""
+    before_ms = step.before_ms(step.kept.alerts_s)
+    return step.delete(
+        (
+            (alert_messages, message_rows.outdated(before_ms)),
+            (outbox, message_rows.unrouted(step.now_ms)),
+        )
+    )
 
 
 def delete_buckets(step: PruneStep) -> int:

@@ -305,7 +305,7 @@ def test_a_source_keeps_its_mapping_while_another_log_waits_for_the_next_start(r
 
 def test_every_setting_can_change_or_is_named(read: Read) -> None:
     """A table that is added to the configuration has to be in one of the lists."""
-    named = {"database", "kafka", "billing", "retention", "analyzer", "sources"}
+    named = {"database", "kafka", "billing", "retention", "analyzer", "sources", "alerts", "alerting"}
     of_the_plan = {"privacy", "groupings", "meters", "policies", "overrides", "exempt", "sources"}
     at_once = {"delays"}
     assert set(Settings.model_fields) == named | of_the_plan | at_once

@@ -47,6 +47,7 @@ class RetentionTable(ConfigTable):
     plans: Annotated[float, duration_between(40 * DAY_S, 36600 * DAY_S)] = 400.0 * DAY_S
     events: Annotated[float, duration_between(400 * DAY_S, 36600 * DAY_S)] = 3660.0 * DAY_S
     jobs: Annotated[float, duration_between(DAY_S, 3660 * DAY_S)] = 40.0 * DAY_S
+    alerts: Annotated[float, duration_between(DAY_S, 3660 * DAY_S)] = 40.0 * DAY_S
     at: Annotated[int, BeforeValidator(_time_of_day)] = 11_400
 
     @property
@@ -65,5 +66,6 @@ class RetentionTable(ConfigTable):
             closed_days_s=self.closed_days,
             events_s=int(self.events),
             jobs_s=int(self.jobs),
+            alerts_s=int(self.alerts),
             at_s=self.at,
         )

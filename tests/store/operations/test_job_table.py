@@ -139,8 +139,13 @@ def listed_outcome(engine: sa.Engine) -> str:
 
 
 def test_the_names_of_jobs_are_different(engine: sa.Engine) -> None:
-    names = [job.name for lane in job_table.LANES for job in new_jobs(JobContext(engine, str), lane)]
+    context = JobContext(engine, str, alerts=lambda _engine: lambda: 0)
+    names = [job.name for lane in job_table.LANES for job in new_jobs(context, lane)]
     assert sorted(names) == sorted({entry.name for entry in job_table.JOBS})
+
+
+def test_an_analyzer_without_destinations_leaves_alerts_to_the_others(engine: sa.Engine) -> None:
+    assert new_jobs(JobContext(engine, str), job_table.ALERTS) == []
 
 
 # The jobs of the warden
