@@ -198,7 +198,11 @@ class StoredMessage(NamedTuple):
 
 
 def stored_messages(
-    engine: Engine, state: str = "", receiver: str = "", until: tuple[int, str] | None = None
+    engine: Engine,
+    state: str = "",
+    receiver: str = "",
+    until: tuple[int, str] | None = None,
+    behind: tuple[int, str] | None = None,
 ) -> Iterator[StoredMessage]:
     """Yields messages, the newest first, in constant memory. Raises StoreAway.
 
@@ -207,6 +211,7 @@ def stored_messages(
         state: Only those that are "waiting", "sent" or "dead".
         receiver: Only those to it.
         until: Time and id of the newest one to begin with.
+        behind: Time and id of one; only those that are older.
     """
     c = alert_messages.c
     columns = (
@@ -220,6 +225,8 @@ def stored_messages(
         statement = statement.where(c.receiver == receiver)
     if until is not None:
         statement = statement.where(sa.tuple_(c.made_ms, c.id) <= sa.tuple_(*map(sa.literal, until)))
+    if behind is not None:
+        statement = statement.where(sa.tuple_(c.made_ms, c.id) < sa.tuple_(*map(sa.literal, behind)))
     statement = statement.order_by(c.made_ms.desc(), c.id.desc())
     with (
         slow_reading(engine) as db,

@@ -238,6 +238,47 @@ EVENTS: tuple[Act | List, ...] = (
     ),
 )  # fmt: skip
 
+ALERTS: tuple[Act | List, ...] = (
+    List(
+        "alerts list", "alerts.alert_acts:list_destinations", "view",
+        "Show the destinations of alerts and the contacts of customers, with their messages.",
+        {"name": "ops", "to": "slack https://hooks.slack.com:443/...", "for": "", "waiting": 1, "sent": 12,
+         "dead": 0, "error": "503 no service"},
+        ("name", "to", "for", "waiting", "sent", "dead", "error"), (0, ""),
+        "no destination is configured: write [[alerts]] into the configuration",
+    ),
+    List(
+        "alerts messages", "alerts.alert_acts:list_messages", "view",
+        "Show the messages of alerts, the newest first.",
+        {"id": "msg_0193f2a1b7c04f2e9d1ab27c4e", "made": "2026-11-20T21:14:03.250Z", "to": "ops",
+         "state": "sent", "severity": "warning", "events": 500, "title": "500 locks began by daily",
+         "tries": 1, "next": None, "ended": "2026-11-20T21:14:34.100Z", "status": 200, "answer": "ok"},
+        ("made", "to", "state", "severity", "events", "title", "tries", "answer", "id"), (0, ""),
+        "no message was made",
+    ),
+    Act(
+        "alerts test", "alerts.alert_acts:test", "operate",
+        "Send a test message to a destination now, and say what it answers.",
+        {"to": "ops", "id": "msg_0193f2a1b7c04f2e9d1ab27c4e", "accepted": True, "status": 200,
+         "answer": "ok"},
+        reason="optional",
+    ),
+    Act(
+        "alerts resend", "alerts.alert_acts:resend", "operate",
+        "Send messages again: dead ones, or one by its id.",
+        {"messages": ["msg_0193f2a1b7c04f2e9d1ab27c4e"]},
+    ),
+    Act(
+        "alerts contact", "alerts.alert_acts:contact", "operate",
+        "Give a customer messages about its own thresholds and locks.",
+        {"id": "5f0c9a2e", "for": "caller", "name": "api_key:acme", "way": "email", "to": "it@acme.example"},
+    ),
+    Act(
+        "alerts remove", "alerts.alert_acts:remove", "operate", "Remove a contact of a customer.",
+        {"id": "5f0c9a2e", "for": "caller", "name": "api_key:acme", "way": "email", "to": "it@acme.example"},
+    ),
+)  # fmt: skip
+
 ACTS: tuple[Act | List, ...] = (
-    *LOCKS, *POLICIES, *CALLERS, *GATES, *SOURCES, *JOBS, *EVENTS,
+    *LOCKS, *POLICIES, *CALLERS, *ALERTS, *GATES, *SOURCES, *JOBS, *EVENTS,
 )  # fmt: skip

@@ -10,6 +10,7 @@ from typing import TypeVar
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 
+from analyzer.alerts.message_rows import MessageCounts
 from analyzer.faces.authentication import Authenticator
 from analyzer.faces.signals.conditions import Signal
 from analyzer.faces.signals.health import Health
@@ -39,6 +40,7 @@ class AppState:
     count_unmet_locks: Callable[[], int | None]  # likewise; None: not known
     read_fleet: Callable[[], FleetSummary]  # likewise
     read_signals: Callable[[], Sequence[Signal]]  # likewise
+    count_alerts: Callable[[], MessageCounts]  # likewise
     schema_problem: Callable[[str | None], object]  # a sentence about the version of the tables; None: fits
     authenticator: Authenticator  # who may read the locks may also read details of problems
 
@@ -91,16 +93,18 @@ def _add_metrics(
 ) -> None:
     unmet_counter = SingleFlight(state.count_unmet_locks, UNMET_KEPT_S)
     fleet_reader: SingleFlight[FleetSummary | None] = SingleFlight(state.read_fleet, FLEET_KEPT_S)
+    alerts_reader: SingleFlight[MessageCounts | None] = SingleFlight(state.count_alerts, FLEET_KEPT_S)
     health = state.health
 
     @app.get("/metrics")
     async def metrics(request: Request) -> Response:
         """Returns all metrics; paths of files only for a request that may read the locks."""
-        (status, problems), signals, unmet_locks, fleet, has_details = await asyncio.gather(
+        (status, problems), signals, unmet_locks, fleet, alerts, has_details = await asyncio.gather(
             _status_and_problems(state, status_reader),
             _unless_away(signal_reader),
             _unless_away(unmet_counter),
             _unless_away(fleet_reader),
+            _unless_away(alerts_reader),
             state.authenticator.allows("read", request),
         )
         measurements = Measurements(
@@ -116,6 +120,7 @@ def _add_metrics(
             active_locks=None if status is None else status.active_locks,
             unmet_locks=unmet_locks,
             fleet=fleet,
+            alerts=alerts,
             braked=() if status is None else status.braked.keys(),
             feed_version=None if status is None else status.feed_version,
             waiting_judgements=None if status is None else status.waiting_judgements,

@@ -9,6 +9,7 @@ from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 
+from analyzer.alerts.message_rows import count_messages
 from analyzer.callers.caller_document import caller_document
 from analyzer.callers.caller_standing import caller_standing
 from analyzer.config.settings import Settings
@@ -91,6 +92,7 @@ def web_application(
                 partial(number_of_unmet_locks, engine),
                 partial(_fleet, engine),
                 partial(standing_signals, engine),
+                partial(count_messages, engine),
                 partial(schema_problem, url=database),
                 authenticator,
             )

@@ -723,6 +723,7 @@ def _alerts() -> None:
         *_texts("error"),
     )
     _index("alert_messages", "receiver", "topic", "made_ms")
+    _index("alert_messages", "made_ms", "id")
     _index("alert_messages", "due_ms", name="ix_alert_messages_waiting", where="ended_ms IS NULL")
     _table(
         "alert_contacts",

@@ -60,10 +60,15 @@ ARGUMENTS = {
 }
 ALTERNATIVES = {  # lists that a command shows where a name or a switch is given
     "upkeep jobs history": ["upkeep", "jobs", "list", "roll-up"],
+    "alerts messages": ["alerts", "list", "--messages"],
     "locks notices": ["locks", "list", "--notices"],
     "callers overrides": ["callers", "list", "--overrides"],
 }
 ELSEWHERE = {  # they need more than counts
+    "alerts test": "tests/alerts/test_alert_acts.py",
+    "alerts resend": "tests/alerts/test_alert_acts.py",
+    "alerts contact": "tests/alerts/test_alert_acts.py",
+    "alerts remove": "tests/alerts/test_alert_acts.py",
     "upkeep gates forget": "test_gates.py",
     "upkeep sources retire": "test_reading.py",
 }

@@ -47,9 +47,8 @@ def routes() -> list[Any]:
     from types import SimpleNamespace
 
     # No request reads it.
-    state: Any = SimpleNamespace(
-        health=None, read_status=None, count_unmet_locks=None, read_fleet=None, read_signals=None
-    )
+    readers = ("health", "read_status", "count_unmet_locks", "read_fleet", "read_signals", "count_alerts")
+    state: Any = SimpleNamespace(**dict.fromkeys(readers))
     return list(create_app(state).routes)
 
 

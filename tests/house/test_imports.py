@@ -19,6 +19,7 @@ CHAPTERS = (  # from the bottom up: none imports one that stands behind it
         "replay",
         "restore",
         "delays",
+        "alerts",
         "maintenance",
         "callers.forgetting",
         "config",
@@ -26,7 +27,7 @@ CHAPTERS = (  # from the bottom up: none imports one that stands behind it
     ),
     # Acts compose what several chapters do, each in the chapter that it is about.
     *("judging.lock_acts", "callers.caller_file", "callers.caller_acts", "gates.gate_acts"),
-    *("flush.plan_acts", "maintenance.job_acts", "demo"),
+    *("flush.plan_acts", "maintenance.job_acts", "alerts.alert_acts", "demo"),
 )
 ASSEMBLY = ("analyzer.build", "analyzer.daemon", "analyzer.watchdog", "analyzer.garbage_collector")
 LOOP = (
@@ -234,7 +235,10 @@ GUESTS = {
     "rich": ("analyzer.faces.cli", "analyzer.demo", "analyzer.faces.tui.top_app"),
     "sqlalchemy": (  # and nothing that is pure
         "analyzer.config.tables.database",  # parses URLs as the engine does
-        *(f"analyzer.{chapter}" for chapter in ("billing", "build", "callers", "counting", "delays", "demo")),
+        *(
+            f"analyzer.{chapter}"
+            for chapter in ("alerts", "billing", "build", "callers", "counting", "delays", "demo")
+        ),
         *(f"analyzer.{chapter}" for chapter in ("faces", "flush", "forecast.simulation", "gates")),
         *(f"analyzer.{chapter}" for chapter in ("judging", "kernel", "maintenance", "replay", "restore")),
         *("analyzer.plan.catalog", "analyzer.plan.counted_stretches", "analyzer.plan.stretches"),

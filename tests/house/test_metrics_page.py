@@ -26,6 +26,7 @@ OF_PROMETHEUS = {"instance", "le"}  # labels of each target, and of a histogram'
 LEFT_OUT = {
     "gatelock_records_without_id_total",
     "gatelock_unusable_facts_total",
+    "gatelock_alert_messages",
     "gatelock_event_id_horizon_seconds",
     "gatelock_config_last_reload_success_timestamp_seconds",
     *(

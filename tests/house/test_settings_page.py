@@ -16,6 +16,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError, create_model
 
 from analyzer.config import settings  # noqa: F401 - imports every table
 from analyzer.config.tables import ConfigTable
+from analyzer.config.tables.alerts import AlertingTable, AlertTable, MailTable, QuietTable
 from analyzer.config.tables.analyzer import AnalyzerTable, PrivacyTable
 from analyzer.config.tables.billing import BillingTable, LiveTable
 from analyzer.config.tables.database import DatabaseTable
@@ -59,6 +60,10 @@ HEADINGS: dict[str, type[BaseModel]] = {
     "`[delays]`": DelaysTable,
     "`[billing]`": BillingTable,
     "`[billing.live]`": LiveTable,
+    "`[alerting]`": AlertingTable,
+    "`[alerting.mail]`": MailTable,
+    "`[[alerts]]`": AlertTable,
+    "`quiet`": QuietTable,
     "`[privacy]`": PrivacyTable,
     "`[[groupings]]`": GroupingTable,
     "`[retention]`": RetentionTable,
@@ -80,6 +85,8 @@ COMPUTED = {
     (AnalyzerTable, "name"): "the host's name",
     (AnalyzerTable, "log"): '`"console"` on a terminal, else `"json"`',
     **{(OF_CANDIDATES, key): "the policy's" for key in OF_CANDIDATES.model_fields},
+    (AlertTable, "kinds"): "all",
+    (AlertTable, "severity"): '`"warning"`; with `kinds`, `"info"`',
     (RetentionTable, "closed_days"): '`"forever"`',
     (SourceTable, "name"): "the topic, or the file's name",
     (SourceTable, "caller"): "`api_key`, `user`, `address`, if mapped",

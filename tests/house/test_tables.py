@@ -109,6 +109,7 @@ TABLES = (
 OTHER_ROWS = {
     *("change", "a threshold, a notice", "a grouping", "what a look at a log recognises"),
     *("a source of records", "a source of locks", "a framework", "a limiter", "a table or column"),
+    *("a kind of receiver", "an event"),
     *("an act or a list", "a command that is written by hand", "a setting"),
     *("an endpoint that is written by hand", "another endpoint", "a problem in `/readyz`"),
     "a word in the stored plan",

@@ -20,6 +20,7 @@ import sqlalchemy as sa
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
+from analyzer.alerts.message_rows import MessageCounts
 from analyzer.counting.measured_delays import MeasuredDelays, PartitionClock, SourceDelay
 from analyzer.faces.app import HIDDEN, AppState, create_app
 from analyzer.faces.authentication import Authenticator
@@ -94,6 +95,7 @@ class World:
             self.count_unmet_locks,
             lambda: FLEET,
             lambda: self.signals,
+            lambda: MessageCounts({"waiting": 2, "sent": 7, "dead": 1}, 4.5, 0),
             partial(schema_problem, url="sqlite:///gatelock.db", needed="head"),
             authenticator,
         )

@@ -114,6 +114,16 @@ CALLERS_AND_LIMITS = (
         ),
     ),
 )  # fmt: skip
+ALERTS = CommandGroup(
+    "alerts", "Messages about locks, thresholds, signals and closed days, and where they are sent.",
+    (
+        Command(
+            "list", "", "Show the destinations and contacts, or the messages.",
+            instead=(("--messages", "alerts messages"),),
+        ),
+        *_made("alerts", "test", "resend", "contact", "remove"),
+    ),
+)  # fmt: skip
 BILLING = CommandGroup(
     "billing", "Reports for invoices, closed days, and the proof of both.",
     (
@@ -242,5 +252,5 @@ COMMANDS = (
     Heading("Run", RUN),
     Heading("Callers and limits", CALLERS_AND_LIMITS),
     Heading("Billing", (BILLING,)),
-    Heading("Upkeep", (UPKEEP, BACKUP, RESTORE)),
+    Heading("Upkeep", (ALERTS, UPKEEP, BACKUP, RESTORE)),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from analyzer.faces.pages import (
+    alerts_page,
     attack_page,
     caller_page,
     callers_page,
@@ -29,6 +30,7 @@ PAGES = (
     Page("/attack", "Attack", "view", attack_page.attack, ("span",)),
     Page("/gates", "Gates", "view", installation_pages.gates),
     Page("/days", "Days", "view", days_page.days),
+    Page("/alerts", "Alerts", "operate", alerts_page.alerts),
     Page("/health", "Health", "operate", health_page.health, ("span",)),
     Page("/trail", "Audit log", "operate", installation_pages.trail, ("span", "caller")),
 )

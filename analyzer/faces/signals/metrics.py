@@ -18,6 +18,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
+from analyzer.alerts.message_rows import MessageCounts
 from analyzer.counting.measured_delays import MeasuredDelays
 from analyzer.faces.signals.conditions import Signal
 from analyzer.flush.pipeline import FlushResult
@@ -240,6 +241,17 @@ GATE_VIEW_AGE = Metric(
     "Age of the oldest view of a gate, by application and the last reports, which come every five seconds.",
     ("application",),
 )
+ALERT_MESSAGES = Metric(
+    "gatelock_alert_messages",
+    "gauge",
+    "Messages of alerts that are kept, by state: waiting, sent, dead.",
+    ("state",),
+)
+ALERT_WAITING = Metric(
+    "gatelock_alert_waiting_seconds",
+    "gauge",
+    "For how long the oldest message of alerts is due without being acknowledged; 0 without one.",
+)
 SUSPENDED = Metric("gatelock_suspended", "gauge", "1 while an operator keeps every gate open, otherwise 0.")
 WAITING = Metric(
     "gatelock_waiting_judgements",
@@ -283,6 +295,7 @@ class Measurements(NamedTuple):
     signals: Sequence[Signal] = ()
     measured: MeasuredDelays = NOT_MEASURED
     remembered: Mapping[Partition, RememberedIds] = {}
+    alerts: MessageCounts | None = None
     has_paths: bool = True  # of files; otherwise their names alone
 
 
@@ -518,6 +531,11 @@ GAUGES: Sequence[Gauge] = (
             {} if now.fleet is None else {(name,): age_s for name, age_s in now.fleet.view_ages_s.items()}
         ),
     ),
+    Gauge(
+        ALERT_MESSAGES,
+        lambda now: {} if now.alerts is None else {(state,): n for state, n in now.alerts.by_state.items()},
+    ),
+    _single(ALERT_WAITING, lambda now: None if now.alerts is None else now.alerts.oldest_s),
     _single(SUSPENDED, lambda now: now.suspended),
     _single(WAITING, lambda now: now.waiting_judgements),
     _single(DIFFERING_DAYS, lambda now: now.differing_days),

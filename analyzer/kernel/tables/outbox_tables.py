@@ -42,6 +42,7 @@ alert_messages = Table(
     number("status"),  # of the last answer over HTTP; 0: none
     text("error"),  # of the last try
     Index(None, "receiver", "topic", "made_ms"),
+    Index(None, "made_ms", "id"),
 )
 Index(
     "ix_alert_messages_waiting",

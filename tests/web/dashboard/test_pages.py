@@ -48,6 +48,7 @@ ADDRESSES = {
     "/neighbours": "view",
     "/attack": "view",
     "/days": "view",
+    "/alerts": "operate",
     "/health": "operate",
     "/trail": "operate",
 }
