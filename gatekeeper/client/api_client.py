@@ -513,6 +513,146 @@ class ApiClient(ApiConnection):
             },
         )
 
+    def alerts_list(
+        self,
+    ) -> Iterator[dict[str, Any]]:
+        """Show the destinations of alerts and the contacts of customers, with their messages.
+
+        Exit code 1 if one has dead messages, or none was acknowledged since its last failure. Scope:
+        `view`.
+        """
+        return self.rows("/v1/alerts/list", {})
+
+    def alerts_messages(
+        self,
+        *,
+        to: str | None = None,
+        state: Literal["waiting", "sent", "dead"] | None = None,
+    ) -> Iterator[dict[str, Any]]:
+        """Show the messages, the newest first: what was sent, what waits, and what was given up.
+
+        Messages are kept for `[retention] alerts` after their end. Scope: `view`.
+
+        Args:
+            to: A destination, or `contact ID`.
+            state: Only messages in this state.
+        """
+        return self.rows(
+            "/v1/alerts/messages",
+            {
+                "to": to,
+                "state": state,
+            },
+        )
+
+    def alerts_test(
+        self,
+        *,
+        to: str,
+        reason: str,
+    ) -> dict[str, Any]:
+        """Send a test message to a destination now, and say what it answers.
+
+        It is sent once, is not stored, and does not wait for quiet times. Exit code 1 if it is not
+        acknowledged. Scope: `operate`.
+
+        Args:
+            to: The destination, or `contact ID`.
+            reason: Why; kept in the audit log with the name of the token.
+        """
+        return self.act(
+            "/v1/alerts/test",
+            {
+                "to": to,
+                "reason": reason,
+            },
+        )
+
+    def alerts_resend(
+        self,
+        *,
+        reason: str,
+        message: str | None = None,
+        to: str | None = None,
+        dead: bool | None = None,
+    ) -> dict[str, Any]:
+        """Send messages again: one by its id, or the dead ones of a destination or of all.
+
+        Each has the id that it had, so that a receiver can tell that it has it. At most 1,000 at a time.
+        They are sent by the analyzer, within seconds, and given up after the time of their destination.
+        Scope: `operate`.
+
+        Args:
+            reason: Why; kept in the audit log with the name of the token.
+            message: The message.
+            to: A destination, or `contact ID`.
+            dead: All dead messages, of all destinations.
+        """
+        return self.act(
+            "/v1/alerts/resend",
+            {
+                "reason": reason,
+                "message": message,
+                "to": to,
+                "dead": dead,
+            },
+        )
+
+    def alerts_contact(
+        self,
+        *,
+        reason: str,
+        caller: str | None = None,
+        tenant: str | None = None,
+        email: str | None = None,
+        webhook: str | None = None,
+    ) -> dict[str, Any]:
+        """Give a customer messages about its own thresholds and locks, by mail or to a webhook.
+
+        A message never names other callers, and no command of this installation. The secret that signs
+        requests to a webhook is shown once. At most 10 contacts for each caller or tenant. Scope:
+        `operate`.
+
+        Args:
+            reason: Why; kept in the audit log with the name of the token.
+            caller: The caller, with its kind in front.
+            tenant: Instead: all callers of a tenant.
+            email: Where mail is sent to.
+            webhook: Or where signed requests are sent to.
+        """
+        return self.act(
+            "/v1/alerts/contact",
+            {
+                "reason": reason,
+                "caller": caller,
+                "tenant": tenant,
+                "email": email,
+                "webhook": webhook,
+            },
+        )
+
+    def alerts_remove(
+        self,
+        *,
+        contact_id: str,
+        reason: str,
+    ) -> dict[str, Any]:
+        """Remove a contact of a customer: it gets no message any more.
+
+        Scope: `operate`.
+
+        Args:
+            contact_id: The contact.
+            reason: Why; kept in the audit log with the name of the token.
+        """
+        return self.act(
+            "/v1/alerts/remove",
+            {
+                "contact_id": contact_id,
+                "reason": reason,
+            },
+        )
+
     def gates_list(
         self,
         *,

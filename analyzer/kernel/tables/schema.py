@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Column, Index, Integer, LargeBinary, Table, Text
 
-from analyzer.kernel.tables import ranking_tables, table_columns
+from analyzer.kernel.tables import outbox_tables, ranking_tables, session_tables, signal_tables, table_columns
 from analyzer.kernel.tables.billing_tables import (
     adjustments,
     corrections,
@@ -24,10 +24,7 @@ from analyzer.kernel.tables.billing_tables import (
 from analyzer.kernel.tables.chain_tables import chain_entries, chain_salts
 from analyzer.kernel.tables.counter_tables import event_ids, named_callers, secrets
 from analyzer.kernel.tables.job_tables import job_runs, leases
-from analyzer.kernel.tables.outbox_tables import alert_contacts, alert_messages, outbox
 from analyzer.kernel.tables.replay_tables import replay_positions, replayed_counts, replayed_rejects, replays
-from analyzer.kernel.tables.session_tables import sessions
-from analyzer.kernel.tables.signal_tables import signals
 from analyzer.kernel.tables.table_columns import (
     COLUMNS_PER_PAGE,
     key,
@@ -44,9 +41,9 @@ TOTAL_MAX = 2**63 - 1  # the largest number of a column; a sum stops there rathe
 metadata = table_columns.metadata
 # Defined elsewhere, and among `metadata` too.
 OF_COUNTERS = (named_callers, event_ids, secrets)
-OF_JOBS = (leases, job_runs, signals)
-OF_BROWSERS = (sessions,)
-OF_ALERTS = (outbox, alert_messages, alert_contacts)
+OF_JOBS = (leases, job_runs, signal_tables.signals)
+OF_BROWSERS = (session_tables.sessions,)
+OF_ALERTS = (outbox_tables.outbox, outbox_tables.alert_messages, outbox_tables.alert_contacts)
 OF_RANKINGS = (ranking_tables.changed_quarters, ranking_tables.rankings)
 OF_REPLAYS = (replays, replay_positions, replayed_counts, replayed_rejects)
 OF_BILLING = (
