@@ -14,7 +14,7 @@ from analyzer.alerts.message_rows import MessageCounts
 from analyzer.faces.authentication import Authenticator
 from analyzer.faces.signals.conditions import Signal
 from analyzer.faces.signals.health import Health
-from analyzer.faces.signals.metrics import Measurements, without_path
+from analyzer.faces.signals.metrics import without_path
 from analyzer.faces.signals.signal_table import signal_fields
 from analyzer.faces.signals.status import InstallationStatus
 from analyzer.gates.fleet_summary import FleetSummary
@@ -107,25 +107,13 @@ def _add_metrics(
             _unless_away(alerts_reader),
             state.authenticator.allows("read", request),
         )
-        measurements = Measurements(
-            lags=health.current_lags,
-            gaps=health.gaps,
-            failing_jobs=health.failing_jobs.keys(),
-            signals=() if signals is None else signals,
-            measured=health.measured,
-            remembered=health.current_ids,
-            since_flush_s=health.since_flush_s,
-            since_loop_s=health.since_loop_s,
-            problems=problems.keys(),
-            active_locks=None if status is None else status.active_locks,
-            unmet_locks=unmet_locks,
-            fleet=fleet,
-            alerts=alerts,
-            braked=() if status is None else status.braked.keys(),
-            feed_version=None if status is None else status.feed_version,
-            waiting_judgements=None if status is None else status.waiting_judgements,
-            differing_days=None if status is None else status.differing_days,
-            suspended=None if status is None else status.suspended_until is not None,
+        measurements = health.measurements(
+            problems,
+            status,
+            () if signals is None else signals,
+            unmet_locks,
+            fleet,
+            alerts,
             has_paths=has_details,
         )
         content, content_type = health.metrics.exposition(measurements, request.headers.get("accept", ""))

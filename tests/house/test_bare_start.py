@@ -76,7 +76,7 @@ def test_nothing_is_required_and_these_are_the_extras() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["dependencies"] == []
     assert set(project["optional-dependencies"]) == {
-        *("sql", "postgres", "redis", "kafka", "analyzer", "demo", "parquet", "tui", "all"),
+        *("sql", "postgres", "redis", "kafka", "analyzer", "demo", "parquet", "tui", "otel", "all"),
         *("django", "fastapi", "flask", "prometheus"),
     }
 

@@ -225,7 +225,12 @@ GUESTS = {
         "analyzer.plan",
         "analyzer.replay.replayed_plan",
     ),  # rows as JSON, in millions
-    "prometheus_client": ("analyzer.faces.signals.metrics", "gatekeeper.telemetry.prometheus"),
+    "prometheus_client": (
+        "analyzer.faces.signals.metrics",
+        "analyzer.faces.signals.open_telemetry",
+        "analyzer.faces.signals.telemetry_switch",
+        "gatekeeper.telemetry.prometheus",
+    ),
     "pyarrow": ("analyzer.billing.reports.parquet_rows",),
     "pydantic": ("analyzer.config", "analyzer.kernel.secrets"),
     "pydantic_core": ("analyzer.config", "analyzer.kernel.refused_values"),
@@ -248,6 +253,7 @@ GUESTS = {
     "markupsafe": ("analyzer.faces.pages",),
     "starlette": ("analyzer.faces", "analyzer.server"),
     "textual": ("analyzer.faces.tui.top_app",),
+    "opentelemetry": ("analyzer.faces.signals.open_telemetry",),
     "click": ("analyzer.faces.cli",),
     "uvicorn": ("analyzer.server", "analyzer.demo"),
     "werkzeug": ("gatekeeper.adapters.flask",),

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from analyzer.alerts.message_rows import MessageCounts
 from analyzer.counting.measured_delays import MeasuredDelays, RecentDelays
 from analyzer.counting.records.reading_doubts import ReadingQuestions
-from analyzer.faces.signals.metrics import BY_RECORDS, Metrics, RememberedIds
+from analyzer.faces.signals.conditions import Signal
+from analyzer.faces.signals.metrics import BY_RECORDS, Measurements, Metrics, RememberedIds
+from analyzer.faces.signals.status import InstallationStatus
 from analyzer.flush.pipeline import FlushResult
+from analyzer.gates.fleet_summary import FleetSummary
 from analyzer.judging.judge import Judged
 from analyzer.kernel.model import Gap, Lag, Partition
 
@@ -55,6 +59,7 @@ class Health:
     measured_s: float = float("-inf")
     remembered: Mapping[Partition, RememberedIds] = field(default_factory=dict)  # by flushes
     on_feed_change: Callable[[], None] = lambda: None  # wakes the gates that wait for changes
+    on_flush: Callable[[FlushResult], None] = lambda _result: None  # for traces; must not wait
     _jobs_mutex: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
@@ -87,6 +92,41 @@ class Health:
         if new:
             self.remembered = {**self.remembered, **new}
         self.judged(result.judged, BY_RECORDS)
+        self.on_flush(result)
+
+    def measurements(
+        self,
+        problems: Collection[str],
+        status: InstallationStatus | None,
+        signals: Sequence[Signal],
+        unmet_locks: int | None,
+        fleet: FleetSummary | None,
+        alerts: MessageCounts | None,
+        *,
+        has_paths: bool,
+    ) -> Measurements:
+        """Returns the values of gauges, with what is read from the database; None: it is away."""
+        return Measurements(
+            lags=self.current_lags,
+            gaps=self.gaps,
+            failing_jobs=self.failing_jobs.keys(),
+            signals=signals,
+            measured=self.measured,
+            remembered=self.current_ids,
+            since_flush_s=self.since_flush_s,
+            since_loop_s=self.since_loop_s,
+            problems=problems,
+            active_locks=None if status is None else status.active_locks,
+            unmet_locks=unmet_locks,
+            fleet=fleet,
+            alerts=alerts,
+            braked=() if status is None else status.braked.keys(),
+            feed_version=None if status is None else status.feed_version,
+            waiting_judgements=None if status is None else status.waiting_judgements,
+            differing_days=None if status is None else status.differing_days,
+            suspended=None if status is None else status.suspended_until is not None,
+            has_paths=has_paths,
+        )
 
     def _measure(self, result: FlushResult, now_s: float) -> None:
         recent, lag_s = self.recent_delays, max((lag.seconds for lag in result.lags.values()), default=0.0)

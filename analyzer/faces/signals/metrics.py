@@ -385,6 +385,10 @@ class Metrics:
         encode, content_type = choose_encoder(accept)
         return encode(_Collector(self._registry, measurements, self._version)), content_type
 
+    def families(self, measurements: Measurements) -> Iterator[prometheus.Metric]:
+        """Yields all metrics, for another format than those of `/metrics`."""
+        return _Collector(self._registry, measurements, self._version).collect()
+
     def _counter(self, metric: Metric) -> prometheus.Counter:
         return prometheus.Counter(metric.name, metric.help, metric.labels, registry=self._registry)
 

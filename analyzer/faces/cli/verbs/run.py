@@ -26,6 +26,7 @@ from analyzer.faces.cli.options import ConfigOption, config_file, load_to_run
 from analyzer.faces.signals.health import Health
 from analyzer.faces.signals.metrics import Metrics
 from analyzer.faces.signals.signal_watch import signal_work
+from analyzer.faces.signals.telemetry_switch import telemetry
 from analyzer.faces.wiring import web_application
 from analyzer.kernel.errors import AnalyzerError
 from analyzer.kernel.logs import set_up
@@ -101,7 +102,11 @@ def _run(settings: Settings, watch: FileWatch, requests: SimpleQueue[bool], *, i
         def problems() -> Mapping[str, str]:
             return daemon.pipeline.source.problems()
 
-        with web_application(settings, engine, health, problems), reading_again(reader, requests):
+        with (
+            telemetry(settings.analyzer.name, health, engine, problems),
+            web_application(settings, engine, health, problems),
+            reading_again(reader, requests),
+        ):
             Watchdog(lambda: health.loop_completed_s, stop.wait, _end_process, problems, work).start()
             return daemon.run(stop)
 
