@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -27,6 +26,7 @@ from analyzer.kernel.shipping_delays import ShippingDelays
 from gatekeeper.model import Cursor, GateStatus, Lock, Set
 from tests.house.reading import ROOT
 from tests.support.otlp_receiver import OtlpReceiver, attributes_of, otlp_receiver
+from tests.support.waiting import wait_until
 
 NOW_S = 1_764_331_200
 NAME = "api_key:a-secret-name"
@@ -152,9 +152,7 @@ def test_metrics_have_the_names_and_values_of_the_page(
     health = Health(Metrics("1"), lambda: 0.0)
     with telemetry("analyzer-1", health, engine, dict):
         health.flush_committed(a_flush(locks=False))
-        deadline = time.monotonic() + 20
-        while not receiver.metrics and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_until(lambda: receiver.metrics)
     measurements = health.measurements({}, None, (), None, None, None, has_paths=True)
     text = health.metrics.exposition(measurements, "")[0].decode()
     pages = set(re.findall(r"^(gatelock_\w+)", text, re.MULTILINE))

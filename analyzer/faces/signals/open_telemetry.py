@@ -12,7 +12,7 @@ A flush that changes locks is a part of a trace that begins with the request and
       gate, one each                                                          commit -> reported by the gate
 
 A gate says which version it holds when it reports, so its span ends no earlier than it had the lock. Any
-other flush that counted records is a trace of its own, and heartbeats are none.
+other flush that counted records is a trace by itself; heartbeats have none.
 """
 
 from __future__ import annotations
