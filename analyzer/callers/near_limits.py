@@ -78,8 +78,8 @@ def limit_use(engine: sa.Engine, plan: Plan, policy: Policy) -> LimitUse | None:
             .subquery()
         )
         tenths = Counter[int]()
-        place = of_window.c.used * 10 / max(1, policy.limit)
-        bounded = sa.case((of_window.c.used >= policy.limit, TENTHS - 1), else_=sa.cast(place, sa.BigInteger))
+        place = of_window.c.used * 10 // max(1, policy.limit)
+        bounded = sa.case((of_window.c.used >= policy.limit, TENTHS - 1), else_=place)
         for tenth, count in db.execute(sa.select(bounded, sa.func.count()).group_by(bounded)):
             tenths[min(TENTHS - 1, int(tenth))] += count
         most = sa.select(of_window).order_by(of_window.c.used.desc(), of_window.c.key).limit(LISTED_MAX)

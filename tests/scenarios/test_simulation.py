@@ -85,12 +85,12 @@ def test_another_limit_is_compared_with_the_present_one() -> None:
     assert second.startswith("  2026-11-21T00:00:00Z to 2026-11-21T06:30:0")
     assert second.endswith(", by stored counts of 1 min: a lock began up to 1 min later than shown")
     assert third == "  it has locked 1 caller, once, since 2026-11-21T00:00:00Z"
-    rows = [line.split() for line in table]
-    assert rows[2] == [
-        *("newly", "locked", "api_key:beta", "2026-11-21T05:30:00Z", "18h30m"),
-        *("1", "10"),
+    rows = [line.split("\t") for line in table]
+    assert rows[1] == [
+        *("newly locked", "api_key:beta", "2026-11-21T05:30:00Z", "18 h 30 min"),
+        *("", "1", "10"),
     ]
-    assert rows[3][:4] == ["longer", "api_key:acme", "2026-11-21T04:29:00Z", "19h31m"]
+    assert rows[2][:4] == ["longer", "api_key:acme", "2026-11-21T04:29:00Z", "19 h 31 min"]
 
 
 def test_locks_in_shadow_are_shown_beside_a_simulation(

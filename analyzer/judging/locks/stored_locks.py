@@ -106,6 +106,9 @@ def count_by_policy(engine: sa.Engine) -> dict[str, tuple[int, int]]:
     return {policy: (int(held), int(in_shadow)) for policy, held, in_shadow in rows}
 
 
+CHANGES_READ = 500  # of the feed, for the newest events
+
+
 class LockEvent(NamedTuple):
     """A lock that was set or cleared, as gates got it."""
 
@@ -117,20 +120,30 @@ class LockEvent(NamedTuple):
 
 
 def newest_changes(engine: sa.Engine, most: int) -> list[LockEvent]:
-    """Returns the newest changes of the feed, the latest first. Raises StoreAway."""
+    """Returns the newest begins and ends of locks, the latest first, of the newest `CHANGES_READ` changes.
+
+    A lock that was only prolonged has not begun again. Raises StoreAway.
+    """
     changes = lock_changes.c
     names = (changes.scope, changes.key, changes.resource, changes.policy)
     statement = (
         sa.select(feed_versions.c.at_ms, changes.op, changes.detail, changes.until_ms, *names)
         .join(feed_versions, feed_versions.c.version == changes.version)
         .order_by(changes.version.desc(), changes.number)
-        .limit(most)
+        .limit(CHANGES_READ)
     )
     with reading(engine) as db:
-        return [
+        changes_read = [
             LockEvent(at_ms, op == "set", LockKey(*name), detail, until_ms)
             for at_ms, op, detail, until_ms, *name in db.execute(statement)
         ]
+    is_set: dict[LockKey, bool] = {}
+    begun_or_ended = []
+    for event in reversed(changes_read):
+        if is_set.get(event.lock) != event.is_set:
+            begun_or_ended.append(event)
+        is_set[event.lock] = event.is_set
+    return begun_or_ended[::-1][:most]
 
 
 def shadow_locks(engine: sa.Engine, policy: str) -> int:
