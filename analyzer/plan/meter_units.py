@@ -157,6 +157,8 @@ def chart_scale(most: int, unit: str | None) -> Scale:
     (Scale(divisor=60000000, symbol='min'), Scale(divisor=1000, symbol='k'))
     """
     base = 10 ** PLACES.get(unit or "", 0)
+    if unit == "duration" and not most:
+        return Scale(MICROSECONDS["s"], "s")
     steps = AXIS_STEPS.get(unit or "", tuple((base * size, name) for size, name in COUNT_AXIS))
     return next((Scale(*step) for step in reversed(steps) if most >= 2 * step[0]), Scale(*steps[0]))
 

@@ -31,11 +31,12 @@ from analyzer.faces.pages.traffic_blocks import (
     whole_line,
 )
 from analyzer.kernel.number_texts import count_text, share_text
+from analyzer.kernel.sentences import plural
 
 PATH = "/attack"
 WEEKS = 4  # whose same hours make the band
 ADDRESSES = 2_000  # that are sorted into networks
-NETWORKS = 20
+NETWORKS = 12
 NEW = 100  # callers with the most, of which those are shown that were not counted before
 BEFORE_S = 7 * 86_400
 NOT_COUNTED = "Addresses are not counted: add address to groupings in [[sources]]."
@@ -79,7 +80,8 @@ def _band(request: PageRequest, amounts: Traffic, known: Sequence[tuple[int, Tra
             Layer("most of the same hours", [max(values) for values in zip(*lines, strict=True)], "usual"),
             Layer("least of the same hours", [min(values) for values in zip(*lines, strict=True)], "usual"),
         ]
-        about = f"Requests, between the least and the most of the same hours of the last {len(lines)} weeks."
+        weeks = plural(len(lines), "week")
+        about = f"Requests, between the least and the most of the same hours of the last {weeks}."
     return Chart("Rate against its band", about, times, layers[::-1])
 
 
@@ -90,7 +92,8 @@ def _banner(request: PageRequest, amounts: Traffic, known: Sequence[tuple[int, T
     if not most:
         return None
     if whole > 1.5 * most:
-        return Banner(f"{whole / most:.1f} times the most of the same hours of the last weeks.", "bad")
+        times = count_text(round(whole / most, 1))
+        return Banner(f"{times} times the most of the same hours of the last weeks.", "bad")
     return Banner("Within what the same hours of the last weeks had.", "good")
 
 
@@ -168,7 +171,7 @@ def _addresses(request: PageRequest) -> list[PageTable]:
         note = f"Addresses among the {ADDRESSES:,} with the most." if members else ""
         tables.append(
             PageTable(name.replace("/", "-"), HEADINGS[name], columns, rows, "Nothing in this time.", note,
-                      is_half=len(counted) > 1)
+                      is_half=name != "address")
         )  # fmt: skip
     return tables
 

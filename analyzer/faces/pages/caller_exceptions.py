@@ -13,7 +13,7 @@ from analyzer.judging.sql.plans import plan_in_force
 from analyzer.plan.policies import OverrideKind
 
 COLUMNS = (
-    Column("what", "What", "state", 1), Column("policy", "Policy", "policy"), Column("amount", "Quantity"),
+    Column("what", "What", "state", 1), Column("policy", "Policy", "policy"), Column("amount", "Amount"),
     Column("for", "For"), Column("from", "From", "time"), Column("until", "Until", "time"),
     Column("who", "By"), Column("reason", "Why", rank=3), Column("end", "", "act"),
 )  # fmt: skip

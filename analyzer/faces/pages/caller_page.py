@@ -56,7 +56,7 @@ BRIGHT = (
 BEYOND = "Beyond limit: what was admitted after the limit was reached and before its gates closed."
 
 POLICY_COLUMNS = (
-    Column("policy", "Policy", "policy", 1), Column("mode", "Mode", "state"),
+    Column("policy", "Policy", "policy", 1), Column("resource", "Route"), Column("mode", "Mode", "state"),
     Column("used", "Used", "amount"),
     Column("limit", "Limit", "amount"), Column("left", "Left", "amount"),
     Column("part", "Of the limit", "bar"),
@@ -161,7 +161,8 @@ def _policies(explained: ExplainedCaller) -> PageTable:
         state = Chip("exempt") if use.is_exempt else Chip("braked", "watch") if brake else None
         rows.append(
             {
-                "policy": use.policy.name, "mode": Chip("shadow" if use.policy.is_shadow else "enforce"),
+                "policy": use.policy.name, "resource": use.resource,
+                "mode": Chip("shadow" if use.policy.is_shadow else "enforce"),
                 "used": Quantity(use.used, use.unit),
                 "limit": Quantity(None if use.is_unlimited else use.limit, use.unit),
                 "left": None if use.is_unlimited else Quantity(max(0, use.limit - use.used), use.unit),
@@ -207,7 +208,8 @@ def _use_charts(request: PageRequest, uses: Any, name: str) -> list[Chart]:
     ]  # fmt: skip
     nearest = sorted(drawn, key=part_of, reverse=True)[:USE_CHARTS]
     charts = [_use_chart(request, use, name) for use in nearest]
-    return [chart._replace(is_half=len(charts) > 1) for chart in charts]
+    halves = len(charts) - len(charts) % 2  # an odd one takes the whole width
+    return [chart._replace(is_half=place < halves) for place, chart in enumerate(charts)]
 
 
 def _use_chart(request: PageRequest, use: PolicyUse, name: str) -> Chart:

@@ -13,13 +13,15 @@ from analyzer.counting.traffic import EMPTY, Traffic, TrafficAmount, traffic
 from analyzer.counting.usage import UsageQuery, usage_rows
 from analyzer.counting.usage_windows import counted_meters
 from analyzer.faces.pages.page_content import Column, Content, Link, PageTable, Quantity, RowOrder
-from analyzer.faces.pages.page_request import PageRequest
+from analyzer.faces.pages.page_request import ROWS, PageRequest
 from analyzer.faces.pages.traffic_blocks import LAYERS, locked_callers, query_of, rank_rows, stacked
 from analyzer.plan.mapping import CALLER_FIELDS
+from analyzer.plan.meter_units import rounded_text
 from analyzer.plan.windows import Window
 
 PATH = "/callers"
-RANKED = 100
+RANKED_MAX = 1_000  # that can be paged through; files have all
+INEXACT = "A caller with at most {} may be missing here; the files have all."
 REFUSED_FIRST = "Of these, the most refused first."
 OTHER_KINDS = ("unnamed", "forgotten", "folded")
 SORTS = {"value": "size", "denied": "denied"}
@@ -38,33 +40,42 @@ def callers(request: PageRequest) -> Content:
     filters = request.filters
     unit, sort = request.unit(filters.meter), filters.sort if filters.sort in SORTS else "value"
     note = ""
-    query = query_of(request, "caller", RANKED, filters.meter)
+    first = min(filters.place, RANKED_MAX - ROWS)
+    query = query_of(request, "caller", first + ROWS + 1, filters.meter)
+    following, begin = "", ""
     if filters.caller or filters.tenant:
         keys, note = _found(request)
         amounts = traffic(request.engine, query._replace(keys=keys, top=TENANT_MAX)) if keys else EMPTY
         amounts = _with_uncounted(amounts, keys)
+        kept, first = dict(amounts.keys), 0
     else:
         amounts = traffic(request.engine, query)
-        note = (
-            f"The first {RANKED} by {filters.meter}; the files have all."
-            if len(amounts.keys) == RANKED
-            else ""
+        note = "" if amounts.is_exact else INEXACT.format(rounded_text(amounts.unlisted_at_most, unit))
+        has_more = len(amounts.keys) > first + ROWS and first + 2 * ROWS <= RANKED_MAX
+        following = (
+            f"{filters.address(PATH)}{_mark(filters.address(PATH))}place={first + ROWS}" if has_more else ""
         )
-    rows = _rows(request, amounts, unit)
+        begin = filters.address(PATH) if first else ""
+        kept = dict(islice(amounts.keys.items(), first, first + ROWS))
+    rows = _rows(request, amounts._replace(keys=kept), unit)
     if sort == "denied":
         rows.sort(key=lambda row: -(row["denied"].value or 0))
-    shown = amounts._replace(keys=dict(list(amounts.keys.items())[:LAYERS]))
+    shown = amounts._replace(keys=dict(islice(amounts.keys.items(), LAYERS)))
     order = RowOrder(
         sort, "Ranked by what was used." if sort == "value" else REFUSED_FIRST,
         {name: filters.address(PATH, sort=name) for name in SORTS},
     )  # fmt: skip
     table = PageTable(
         "callers", "Callers", COLUMNS, rows, "No caller like this was counted in this time.", note,
-        order=order,
+        order=order, first=first, next=following, begin=begin,
         all_rows=None if filters.caller or filters.tenant else lambda: _all_rows(request, unit),
     )  # fmt: skip
     chart = stacked(request, shown, f"{filters.meter.capitalize()} by caller", unit)
     return Content("Callers", links=meter_links(request, PATH), blocks=[chart, table])
+
+
+def _mark(address: str) -> str:
+    return "&" if "?" in address else "?"
 
 
 def meter_links(request: PageRequest, path: str) -> list[tuple[str, str, bool]]:

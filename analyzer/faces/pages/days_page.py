@@ -43,7 +43,7 @@ DELIVERY_COLUMNS = (
 CORRECTIONS = 100  # rows
 CORRECTION_COLUMNS = (
     Column("booked", "Booked on"), Column("day", "Corrects"), Column("zone", "Zone"),
-    Column("name", "Who", "caller", 1), Column("meter", "Meter"), Column("value", "Quantity", "amount"),
+    Column("name", "Who", "caller", 1), Column("meter", "Meter"), Column("value", "Amount", "amount"),
     Column("kind", "Kind", "state"), Column("who", "By"), Column("reason", "Why", rank=3),
 )  # fmt: skip
 

@@ -163,9 +163,8 @@ def _jobs(request: PageRequest) -> PageTable:
     fine = len(rows) - len(wrong) - never
     text = f"{fine} of {plural(len(rows), 'job')} fine"
     text += f", {never} not due yet." if never else "."
-    return PageTable(
-        "jobs", "Jobs", JOB_COLUMNS, wrong, text, f"{text} The files have all.", all_rows=lambda: rows
-    )
+    note = f"{text} The files have all." if wrong else ""
+    return PageTable("jobs", "Jobs", JOB_COLUMNS, wrong, text, note, all_rows=lambda: rows)
 
 
 def _job_row(job: ListedJob) -> dict[str, Any]:

@@ -129,7 +129,7 @@ def _tiles(
         Tile("lag", length_text(round(lag_s, 1)), plural(number, "partition"),
              "bad" if lag_s > STALE_S else "plain"),
         Tile("oldest view", length_text(round(max(ages), 1)) if ages else "no gate",
-             f"{plural(len(ages), 'gate')} report" if ages else "no gate reports", address="/gates"),
+             plural(len(ages), "gate") if ages else "no gate reports", address="/gates"),
     ]  # fmt: skip
 
 

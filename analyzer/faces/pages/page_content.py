@@ -154,6 +154,14 @@ class PageTable(NamedTuple):
         return "table"
 
     @property
+    def shown_columns(self) -> Sequence[Column]:
+        """The columns that have a value in some row."""
+        return [
+            column for column in self.columns
+            if any(row.get(column.name) not in (None, "") for row in self.rows)
+        ]  # fmt: skip
+
+    @property
     def extent(self) -> str:
         """The rows that are shown, and how many there are."""
         shown = len(self.rows)

@@ -58,6 +58,11 @@ class Page(NamedTuple):
     filters: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
 
+    @property
+    def has_texts(self) -> bool:
+        """Whether its filter bar has fields beside the time."""
+        return bool({*self.filters} - {"span", "meter"})
+
 
 class ListedRows(NamedTuple):
     """Some rows of a list, for the fields of a `PageTable` with these names."""

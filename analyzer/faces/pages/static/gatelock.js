@@ -23,12 +23,12 @@ const colourOf = (name) => getComputedStyle(document.body).getPropertyValue(name
 Idiomorph.defaults.callbacks.beforeNodeMorphed = (old) =>
   !(old.classList && (old.classList.contains("drawn") || (old.classList.contains("act") && old.open)));
 
-function layerColour(place, count, layer) {
+function layerColour(place, isStacked, layer) {
   const [name, , role] = layer;
   if (role === "refused" || role === "limit") return colourOf("--bad");
   if (role === "usual") return colourOf("--soft");
   if (role === "forecast") return COLOURS[scheme()][0];
-  if (name === "all others") return OTHERS[scheme()];
+  if (name === "all others" && isStacked) return OTHERS[scheme()];
   return COLOURS[scheme()][place % COLOURS[scheme()].length];
 }
 
@@ -68,7 +68,8 @@ function clockOf(zone, lengthS) {
 
 function optionsOf(chart, figure, values, labels, colours, show) {
   const clock = clockOf(figure.dataset.zone, chart.times[chart.times.length - 1] - chart.times[0]);
-  const steps = (/min|h$/.test(chart.symbol) ? [1, 2, 5, 10, 15, 30, 60, 120, 300, 600] : [0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000]).map((one) => one * chart.divisor);
+  const steps = (/min|h$/.test(chart.symbol) ? [1, 2, 5, 10, 15, 30, 60, 120, 300, 600] : [0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000])
+    .filter((one) => one >= 1 || chart.divisor > 1).map((one) => one * chart.divisor);
   const axis = { stroke: colourOf("--soft"), font: "11px system-ui, sans-serif", grid: { stroke: colourOf("--line"), width: 1 }, ticks: { show: false } };
   const least = chart.limit ? chart.limit[0] : 0;
   const dashes = { usual: [4, 3], forecast: [2, 4], limit: [6, 4] };
@@ -132,7 +133,7 @@ function draw(figure) {
   const chart = JSON.parse(text);
   // The highest layer first: the space between it and the next is filled.
   const values = (chart.stacked ? stacked(chart.series) : chart.series.map((one) => one[1])).reverse();
-  const colours = chart.series.map((one, place) => layerColour(place, chart.series.length, one)).reverse();
+  const colours = chart.series.map((one, place) => layerColour(place, chart.stacked, one)).reverse();
   const labels = chart.series.map((one) => one[0]).reverse();
   const shape = JSON.stringify([labels, chart.limit, chart.divisor, chart.symbol]);
   const show = (value) => amount(value, chart.divisor, chart.symbol);
