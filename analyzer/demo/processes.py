@@ -20,8 +20,10 @@ import sqlalchemy as sa
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 
+from analyzer.alerts.channels.webhook_signatures import new_secret
 from analyzer.callers.caller_changes import set_callers
 from analyzer.demo import mock_broker
+from analyzer.demo.alert_receiver import SECRET
 from analyzer.demo.guarded_app import DATABASE
 from analyzer.demo.past_traffic import PastTraffic
 from analyzer.demo.traffic_size import TrafficSize
@@ -61,6 +63,8 @@ class DemoProcesses:
     has_past: bool = False  # whether two days were logged before the demo began
     ports: list[int] = field(default_factory=list)
     analyzer_port: int = 0
+    alerts_port: int = 0  # of the page that shows what was delivered; it is there with a past alone
+    webhook_secret: str = field(default_factory=new_secret)
     _children: ExitStack = field(default_factory=ExitStack)
     _analyzer: subprocess.Popen[bytes] | None = None
 
@@ -86,8 +90,11 @@ class DemoProcesses:
             options = {"api_version": mock_broker.API_VERSION}
             if not self.kafka:
                 raise ProcessNotStarted(self.failure_text("broker"))
-        self.analyzer_port, *self.ports = free_ports(1 + self.size.processes)
+        self.analyzer_port, self.alerts_port, *self.ports = free_ports(2 + self.size.processes)
         past = self._write_past() if self.has_past else 0
+        if self.has_past:
+            receiver = [sys.executable, "-m", "analyzer.demo.alert_receiver", "--port", str(self.alerts_port)]
+            self._wait_for_port(self.alerts_port, self._start("receiver", receiver))
         self.config.write_text(self._configuration(options))
         self.start_analyzer()
         self._wait_for_analyzer()
@@ -209,7 +216,15 @@ class DemoProcesses:
             options=client_options,
             zone=zone_far_from_midnight(),
             past=PAST_SOURCE.format(file=self.past, name=PAST) if self.has_past else "",
+            alerts=self._alerts() if self.has_past else "",
         )
+
+    def _alerts(self) -> str:
+        """Returns the tables of alerts, and writes the secret that they are signed with."""
+        secret = self.folder / "webhook-secret"
+        secret.touch(0o600)
+        secret.write_text(self.webhook_secret)
+        return ALERTS.format(port=self.alerts_port, secret=secret)
 
     def _start(self, name: str, command: list[str]) -> subprocess.Popen[bytes]:
         log = self._children.enter_context((self.folder / f"{name}.log").open("ab"))
@@ -219,7 +234,8 @@ class DemoProcesses:
             stdout=subprocess.PIPE if name == "broker" else log,
             stderr=log,
             start_new_session=True,  # Ctrl-C reaches the parent alone, which stops them in order
-            env=os.environ | {DATABASE: self.database_url},  # a command line would show its password
+            # A command line would show the password and the secret.
+            env=os.environ | {DATABASE: self.database_url, SECRET: self.webhook_secret},
         )
         self._children.callback(stop, child)
         return child
@@ -314,6 +330,7 @@ assign = "all"  # the only analyzer: after a kill it need not wait for the sessi
 http = "127.0.0.1:{port}"
 log = "json"
 
+{alerts}
 [billing]
 groupings = ["caller", "tenant"]
 
@@ -386,6 +403,20 @@ per = "tenant"
 limit = 25_000
 window = {{ per = "month" }}
 mode = "shadow"
+"""
+
+ALERTS = """
+[[alerts]]
+name = "page"
+webhook = "http://127.0.0.1:{port}/"
+secret_file = "{secret}"
+severity = "info"
+group_wait = "2s"
+group_every = "20s"
+
+[alerting]
+allow_networks = ["127.0.0.0/8"]
+allow_http = ["127.0.0.1"]
 """
 
 PAST_SOURCE = """

@@ -220,6 +220,7 @@ class Demo:
         self.view.step(
             f"the pages are open until you press Ctrl-C: http://127.0.0.1:{self.processes.analyzer_port}/"
         )
+        self.view.step(f"alerts are delivered to http://127.0.0.1:{self.processes.alerts_port}/")
         self.view.step(f"to lock and unlock there, sign in with this token: {token}")
         while not ended.is_set():
             load.responses.clear()
