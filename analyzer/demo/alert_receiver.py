@@ -21,11 +21,13 @@ SECRET = "GATELOCK_DEMO_WEBHOOK_SECRET"  # noqa: S105 - the name of an environme
 SHOWN = 50
 BODY_MAX = 1 << 20
 PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><meta http-equiv="refresh" content="2">
-<meta name="viewport" content="width=device-width"><title>Alerts · Gatelock demo</title><style>
+<meta name="viewport" content="width=device-width">
+<title>Alerts · Gatelock demo</title><style>
 body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 54em; margin: 2em auto; padding: 0 1em }}
 li {{ margin: .7em 0 }} small {{ color: #667 }} .critical {{ color: #b42318 }} .warning {{ color: #854d0e }}
 </style></head><body><h1>Alerts that were delivered</h1>
-<p>The demo's analyzer sends these as signed webhooks. This page stands for yours.</p><ul>{entries}</ul></body></html>
+<p>The demo's analyzer sends these as signed webhooks. This page stands for yours.</p>
+<ul>{entries}</ul></body></html>
 """
 NONE = "<li>None yet: the first comes with the first lock.</li>"
 
@@ -90,9 +92,7 @@ def main() -> None:
     parser.add_argument("--port", type=int, required=True)
     app = AlertReceiver(os.environ[SECRET])
     options: dict[str, Any] = {"log_level": "error", "access_log": False, "lifespan": "off"}
-    server = uvicorn.Server(
-        uvicorn.Config(app, host="127.0.0.1", port=parser.parse_args().port, **options)
-    )
+    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=parser.parse_args().port, **options))
     when_parent_ends(lambda: setattr(server, "should_exit", True))
     server.run()
 

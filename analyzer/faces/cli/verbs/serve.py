@@ -19,20 +19,20 @@ from analyzer.faces.signals.metrics import Metrics
 from analyzer.faces.signals.signal_watch import signal_work
 from analyzer.faces.wiring import web_application
 from analyzer.kernel.logs import set_up
-from analyzer.maintenance.job_table import SIGNALS
+from analyzer.maintenance.job_table import ALERTS, SIGNALS
 
 log = logging.getLogger(__name__)
 
 LOOP_EVERY_S = 1.0
 JOBS_END_S = 5.0
-SERVED = (SIGNALS,)  # the lanes of jobs that need no analyzer
+SERVED = (SIGNALS, ALERTS)  # the lanes of jobs that need no analyzer
 
 
 def serve(context: Context, config: ConfigOption = None) -> None:
     """Serve the locks over HTTP, until SIGTERM.
 
     For gates that are far from the analyzers, or to share the load. Needs the database, but not Kafka. Also
-    looks for problems, so that they are seen when no analyzer runs.
+    looks for problems and sends alerts, so that they leave the house when no analyzer runs.
 
     Example: gatelock serve --config /etc/gatelock/gatelock.toml
     """
