@@ -123,6 +123,7 @@ def _content(endpoint: Endpoint) -> dict[str, Any]:
         "properties": {
             "items": {"type": "array", "items": {"type": "object"}},
             "next": {"type": ["string", "null"], "description": "`cursor` of the next page; null: the last."},
+            "notes": {"type": "array", "items": {"type": "object"}, "description": "With `texts`."},
         },
         "required": ["items", "next"],
         "additionalProperties": False,
