@@ -322,7 +322,7 @@ def test_events_say_what_changes_without_names(operator: httpx2.Client) -> None:
         assert answer.headers["content-type"].startswith("text/event-stream")
         lines = answer.iter_lines()
         first = [next(lines) for _ in range(9)]
-        assert first[::3] == ["event: locks", "event: status", "event: audit"]
+        assert first[::3] == ["event: locks", "event: signals", "event: audit"]
         body = {"caller": "user:ann", "for": "2h", "reason": "INC-311"}
         assert operator.post("/v1/locks/lock", json=body).status_code == 200
         then = [next(lines) for _ in range(6)]

@@ -83,10 +83,9 @@ def _events(refused: Mapping[str, Any]) -> dict[str, Any]:
     example = 'event: audit\ndata: {"newest": 7}\n\n'
     return _operation(
         "get_events",
-        "Server-sent events that say what has changed. `locks` (version, active locks by policy), `status` "
-        "(suspension, brakes, days that differ), `signals` and `audit` (the newest entry): each once at the "
-        "beginning, "
-        "and whenever its data changes. Without names of callers. Scope: `view`.",
+        "Server-sent events that say what has changed. `locks` (version, active locks by policy), `signals` "
+        "(what is wrong) and `audit` (the newest entry): each once at the beginning, and whenever its data "
+        "changes. Without names of callers. Scope: `view`.",
         "events",
         {**_answer("A stream without an end.", "text/event-stream", TEXT, example), **refused},
     )
