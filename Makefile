@@ -11,7 +11,7 @@ LITELLM := .cache/litellm
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test deep litellm check lint faults cuts simulation soak spec bench bench-judge bench-look bench-simulate bench-day bench-prune bench-sizes bench-limits bench-gate audit constraints client
+.PHONY: help demo test deep litellm check lint faults cuts simulation soak spec bench bench-judge bench-look bench-simulate bench-day bench-prune bench-sizes bench-limits bench-gate bench-web audit constraints client
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/make \1|\2/p' Makefile | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -73,6 +73,9 @@ bench-prune: $(READY) $(SERVERS)  ## flushes beside the deletion of fifty millio
 
 bench-sizes: $(READY) $(SERVERS)  ## the bytes of a row of each large table, on both databases
 	@$(PY) -m tests.benchmarks.sizes $(ARGS)
+
+bench-web: $(READY) $(SERVERS)  ## each page and route of the API beside a million callers; ARGS=--keep keeps the database
+	@$(PY) -m tests.benchmarks.web $(ARGS)
 
 bench-limits: $(PEERS)/.ready  ## our limiters beside their peers, in one process
 	@$(PEERS)/bin/python -m tests.benchmarks.limits $(ARGS)

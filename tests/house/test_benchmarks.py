@@ -42,6 +42,7 @@ SMALLEST = {
     "tests.benchmarks.shares": ["200", "20"],
     "tests.benchmarks.simulate": ["100"],
     "tests.benchmarks.sizes": ["2000"],
+    "tests.benchmarks.web": ["--days", "1", "--rows", "2", "--rounds", "1", "--tabs-s", "1"],
     "tests.cuts": ["--seeds", "1", "--seconds", "3"],
     "tests.faults": ["--faults", "2", "--records", "2000"],
     "tests.simulation": ["--seeds", "2"],

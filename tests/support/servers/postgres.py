@@ -165,6 +165,8 @@ def initialise(folder: Path, programs: Path, user: str) -> None:
 
     initdb takes half a CPU-second. The data of the first one is kept, and copied for each later server.
     """
+    if (folder / "data").exists():  # of a server that was here before
+        return
     kept = CACHE / version_of(programs)
     if not kept.exists():
         options = ("--username=gatelock", "--auth=trust", "--encoding=UTF8", "--no-locale", "--no-sync")
