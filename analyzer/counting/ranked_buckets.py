@@ -81,6 +81,9 @@ class RankedMeter(NamedTuple):
 
     def joined(self, amounts: Iterable[TrafficAmount]) -> TrafficAmount:
         """Returns the joined amount of several stretches."""
+        amounts = list(amounts)
+        if self.adds_up:
+            return TrafficAmount(sum(amount[0] for amount in amounts), sum(amount[1] for amount in amounts))
         merge = JOINS[self.meter.join].merge
         value = denied = 0
         for amount in amounts:

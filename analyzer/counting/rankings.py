@@ -10,9 +10,9 @@ not list a series, its buckets are looked up. What is bounded instead is who is 
 from __future__ import annotations
 
 import json
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+import threading
+from collections import OrderedDict, defaultdict
+from collections.abc import Collection, ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
 from typing import NamedTuple
 
 import sqlalchemy as sa
@@ -37,6 +37,7 @@ from analyzer.plan.meters import DAY_S, MINUTE_S, QUARTER_S, bucket_start_s
 HOUR_S = 3_600
 STEP_S: Mapping[int, int] = {DAY_S: HOUR_S, HOUR_S: QUARTER_S, QUARTER_S: MINUTE_S}  # of a ranking, by width
 LOOK_UPS_MAX = 200_000  # buckets that are looked up for series which a stretch does not list; some 0.3 s
+READ_KEPT = 200  # rankings that a process keeps; some 100 kB each
 READ_MAX = 4_000_000  # series of unranked time that are added up for one answer; some 10 s
 
 
@@ -108,12 +109,33 @@ class SpanQuery(NamedTuple):
         return self.from_s if self.is_one_step else bucket_start_s(at_s, self.step_s)
 
 
-class StoredRankings:
-    """The stored rankings of a meter of a grouping, in one snapshot."""
+class ReadRankings:
+    """Rankings that were read, by the changes that they are right for; the oldest goes. For any thread."""
 
-    def __init__(self, db: sa.Connection, ranked: RankedMeter) -> None:
+    def __init__(self, most: int = READ_KEPT) -> None:
+        self._most = most
+        self._read: OrderedDict[tuple[int, int, StretchKey, int], StretchRanking] = OrderedDict()
+        self._mutex = threading.Lock()
+
+    def get(self, ranked: RankedMeter, key: StretchKey, changes: int) -> StretchRanking | None:
+        """Returns a ranking that is right for these changes."""
+        with self._mutex:
+            return self._read.get((ranked.grouping, ranked.meter.number, key, changes))
+
+    def put(self, ranked: RankedMeter, key: StretchKey, changes: int, ranking: StretchRanking) -> None:
+        with self._mutex:
+            self._read[ranked.grouping, ranked.meter.number, key, changes] = ranking
+            if len(self._read) > self._most:
+                self._read.popitem(last=False)
+
+
+class StoredRankings:
+    """The stored rankings of a meter of a grouping, in one snapshot; `kept` are some that were read."""
+
+    def __init__(self, db: sa.Connection, ranked: RankedMeter, kept: ReadRankings | None = None) -> None:
         self._db = db
         self._ranked = ranked
+        self._kept = ReadRankings() if kept is None else kept
         self.times = stored_times(db, ranked)
         # Buckets of a day have lost the hours in which they were counted.
         newest_day_s = self.times.by_width.get(DAY_S, (0, -DAY_S))[1]
@@ -162,12 +184,17 @@ class StoredRankings:
         """Whether buckets still tell the counts of a stretch from those of the rest of its day."""
         return key.width_s == DAY_S or key.begin_s >= self._days_until_s
 
-    def read(self, keys: Iterable[StretchKey]) -> dict[StretchKey, StretchRanking]:
-        """Returns stored rankings with their series."""
+    def read(self, changes: Mapping[StretchKey, int]) -> dict[StretchKey, StretchRanking]:
+        """Returns stored rankings with their series, by the changes that they are right for."""
         begins: defaultdict[int, list[int]] = defaultdict(list)
-        for key in keys:
-            begins[key.width_s].append(key.begin_s)
-        columns, ranked = rankings.c, {}
+        ranked = {}
+        for key, number in changes.items():
+            kept = self._kept.get(self._ranked, key, number)
+            if kept is None:
+                begins[key.width_s].append(key.begin_s)
+            else:
+                ranked[key] = kept
+        columns = rankings.c
         for width_s, begins_s in begins.items():
             statement = sa.select(columns.begin_s, columns.whole, columns.series).where(
                 *self._stored,
@@ -177,6 +204,7 @@ class StoredRankings:
             for begin_s, whole, series in self._db.execute(statement):
                 key = StretchKey(width_s, begin_s)
                 ranked[key] = decoded(key, whole, series)
+                self._kept.put(self._ranked, key, changes[key], ranked[key])
         return ranked
 
     @property
@@ -193,10 +221,8 @@ class StoredRankings:
         Raises NotRankedYet.
         """
         valid = self.valid(query.from_s, query.until_s)
-        parts = list(covering(query, valid))
-        unranked = [part for part in parts if part[0] is None]
-        _require_short(unranked, valid)
-        stored = self.read(key for key, *_ in parts if key is not None)
+        parts = covered(query, valid, self.times)
+        stored = self.read({key: valid[key].changes for key, *_ in parts if key is not None})
         for key, from_s, until_s in parts:
             if key is not None:
                 yield stored[key]
@@ -312,6 +338,49 @@ class Candidates:
         return max(known.value, most) + max(known.denied, most)
 
 
+class FlatSteps(Mapping[int, TrafficAmount]):
+    """Steps as the row of a ranking has them: place, value, denied, and so on. Few of many are looked at."""
+
+    __slots__ = ("_flat", "_key")
+
+    def __init__(self, key: StretchKey, flat: Sequence[int]) -> None:
+        self._key = key
+        self._flat = flat
+
+    def __getitem__(self, at_s: int) -> TrafficAmount:
+        return dict(self.items())[at_s]
+
+    def __iter__(self) -> Iterator[int]:
+        begin_s, step_s = self._key.begin_s, STEP_S[self._key.width_s]
+        return (begin_s + place * step_s for place in self._flat[::3])
+
+    def __len__(self) -> int:
+        return len(self._flat) // 3
+
+    def values(self) -> ValuesView[TrafficAmount]:
+        return dict(self.items()).values()
+
+    def items(self) -> ItemsView[int, TrafficAmount]:
+        amounts = map(TrafficAmount, self._flat[1::3], self._flat[2::3])
+        return dict(zip(self, amounts, strict=True)).items()
+
+
+def covered(
+    query: SpanQuery, valid: Mapping[StretchKey, StoredSums], times: StoredTimes
+) -> list[tuple[StretchKey | None, int, int]]:
+    """Returns what `covering` yields, without stretches before the first bucket and behind the last one.
+
+    Raises NotRankedYet if too much is not ranked.
+    """
+    parts = [
+        (key, from_s, until_s)
+        for key, from_s, until_s in covering(query, valid)
+        if key is not None or times.number(from_s, until_s)
+    ]
+    _require_short([part for part in parts if part[0] is None], valid)
+    return parts
+
+
 def covering(
     query: SpanQuery, valid: Mapping[StretchKey, StoredSums]
 ) -> Iterator[tuple[StretchKey | None, int, int]]:
@@ -393,13 +462,13 @@ def decoded(key: StretchKey, whole: str, series: str) -> StretchRanking:
     at_most, _, counted, steps = json.loads(whole)
     listed = {
         RankedName(name, resource): RankedSeries(
-            TrafficAmount(value, denied), None if flat is None else _stepped(key, flat)
+            TrafficAmount(value, denied), None if flat is None else FlatSteps(key, flat)
         )
         for name, resource, value, denied, flat in json.loads(series)
     }
     return StretchRanking(
         key.begin_s, key.begin_s + key.width_s, STEP_S[key.width_s],
-        _stepped(key, steps), at_most, listed, counted,
+        FlatSteps(key, steps), at_most, listed, counted,
     )  # fmt: skip
 
 
@@ -409,11 +478,3 @@ def _flat(ranking: StretchRanking, steps: Steps) -> list[int]:
         for at_s, amount in sorted(steps.items())
         for number in ((at_s - ranking.from_s) // ranking.step_s, *amount)
     ]
-
-
-def _stepped(key: StretchKey, flat: Sequence[int]) -> Steps:
-    numbers, step_s = iter(flat), STEP_S[key.width_s]
-    return {
-        key.begin_s + place * step_s: TrafficAmount(value, denied)
-        for place, value, denied in iter(lambda: tuple(islice(numbers, 3)), ())
-    }

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from analyzer.counting.ranked_buckets import RankedMeter, RankedName, TrafficAmount
-from analyzer.counting.rankings import SpanQuery, StoredRankings
+from analyzer.counting.rankings import ReadRankings, SpanQuery, StoredRankings
 from analyzer.counting.usage import WORK_MB
 from analyzer.kernel.database.engine import slow_reading, sort_in_memory, without_scans
 from analyzer.plan import catalog
@@ -64,7 +64,8 @@ class Traffic(NamedTuple):
 
 EMPTY = Traffic({}, {}, {})
 SHARED_S = 10.0  # how long all tabs that ask for the same minutes get one answer
-SHARED = "gatelock_shared_traffic"  # execution option: the answers that are shared
+SHARED = "gatelock_shared_traffic"  # execution options: the answers that are shared, the rankings read
+READ = "gatelock_read_rankings"
 
 
 def traffic(engine: sa.Engine, query: TrafficQuery) -> Traffic:
@@ -75,7 +76,10 @@ def traffic(engine: sa.Engine, query: TrafficQuery) -> Traffic:
     StoreAway, NotRankedYet.
     """
     # No bucket begins within a minute: all that ask in one ask the same.
-    query = query._replace(until_s=query.until_s + -query.until_s % MINUTE_S, keys=tuple(query.keys))
+    until_s = query.until_s + -query.until_s % MINUTE_S
+    is_one_step = query.step_s >= query.until_s - query.from_s
+    step_s = until_s - query.from_s if is_one_step else query.step_s
+    query = query._replace(until_s=until_s, step_s=step_s, keys=tuple(query.keys))
     shared: SharedAnswers | None = engine.get_execution_options().get(SHARED)
     if shared is None:
         return _counted(engine, query)
@@ -85,7 +89,7 @@ def traffic(engine: sa.Engine, query: TrafficQuery) -> Traffic:
 def shared_traffic(engine: sa.Engine) -> sa.Engine:
     """Returns the engine, with its connections, for pages that many tabs show: equal questions about traffic
     share an answer for ten seconds."""
-    return engine.execution_options(**{SHARED: SharedAnswers(SHARED_S)})
+    return engine.execution_options(**{SHARED: SharedAnswers(SHARED_S), READ: ReadRankings()})
 
 
 def _counted(engine: sa.Engine, query: TrafficQuery) -> Traffic:
@@ -96,7 +100,8 @@ def _counted(engine: sa.Engine, query: TrafficQuery) -> Traffic:
             return EMPTY
         without_scans(db)
         sort_in_memory(db, WORK_MB)
-        stored = StoredRankings(db, RankedMeter(numbers.groupings[query.grouping], meter))
+        kept = engine.get_execution_options().get(READ)
+        stored = StoredRankings(db, RankedMeter(numbers.groupings[query.grouping], meter), kept)
         span = stored.span(
             SpanQuery(
                 query.from_s, query.until_s, query.step_s, query.top, query.stepped,

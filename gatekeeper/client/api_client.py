@@ -837,7 +837,8 @@ class ApiClient(ApiConnection):
     ) -> dict[str, Any]:
         """The rows with the most of a meter, the largest first.
 
-        Scope: `view`.
+        With `exact`, no other row has more than the last of them; without it, another one has
+        `unlisted_at_most` at most. Scope: `view`.
 
         Args:
             from_: Begin, inclusive: a date, a time with its zone, or an age.

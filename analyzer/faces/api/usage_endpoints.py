@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from datetime import date
 from itertools import chain
-from typing import Any
 from zoneinfo import ZoneInfo
 
 from analyzer.acting.parameters import Caller, OfText, OneOf, Time, Whole
@@ -14,6 +13,7 @@ from analyzer.billing.reports.day_report import NotFrozen, read_report, report_r
 from analyzer.billing.reports.day_status import day_statuses
 from analyzer.billing.reports.report_lines import ReportSums, line_cells, report_columns, usage_lines
 from analyzer.callers.counted_names import never_counted
+from analyzer.counting.largest_rows import largest_rows
 from analyzer.counting.usage import UsageQuery, counted_values, is_counted, usage_rows
 from analyzer.counting.usage_rows import UsageAnswer
 from analyzer.counting.usage_windows import counted_meters, final_until_s
@@ -46,8 +46,13 @@ def live(context: ApiContext, request: ApiRequest) -> Mapping[str, object]:
     return live_callers(context.engine, query).as_object()
 
 
-def _rows(context: ApiContext, request: ApiRequest, *, top: int | None) -> Iterator[tuple[UsageAnswer, Any]]:
-    """Yields rows with what makes objects of them. Raises NotPossible for what cannot be asked for."""
+def _asked(
+    context: ApiContext, request: ApiRequest, top: int | None = None
+) -> tuple[UsageQuery, UsageAnswer]:
+    """Returns the query of a request, and what makes objects of its rows.
+
+    Raises NotPossible for what cannot be asked for.
+    """
     grouping = _grouping(context, request["by"])
     width, meter, caller = request["width"], request["meter"], request.values.get("caller")
     from_s, until_s = context.second(request["from"]), context.second(request["to"])
@@ -67,13 +72,15 @@ def _rows(context: ApiContext, request: ApiRequest, *, top: int | None) -> Itera
     made = UsageAnswer(
         grouping, WIDTHS_S[width], ZoneInfo("UTC"), context.settings.units(), final_until_s(context.engine)
     )
-    rows = usage_rows(context.engine, query)
-    first = next(rows, None)
-    engine = context.engine
-    if first is None and caller is not None and (absence := never_counted(engine, caller)) is not None:
-        raise NotThere(str(absence))
-    for row in [] if first is None else chain([first], rows):
-        yield made, row
+    return query, made
+
+
+def _require_counted(context: ApiContext, query: UsageQuery, *, has_rows: bool) -> None:
+    """Raises NotThere for a caller without rows that was never counted."""
+    if not has_rows and query.key is not None:
+        absence = never_counted(context.engine, query.key)
+        if absence is not None:
+            raise NotThere(str(absence))
 
 
 def _known(context: ApiContext, name: str) -> Grouping:
@@ -92,13 +99,24 @@ def _grouping(context: ApiContext, name: str) -> Grouping:
 
 def list_usage(context: ApiContext, request: ApiRequest) -> Iterator[PlacedRow]:
     """Yields the counts by time, key, resource and meter."""
-    for made, row in _rows(context, request, top=None):
+    query, made = _asked(context, request)
+    rows = usage_rows(context.engine, query)
+    first = next(rows, None)
+    _require_counted(context, query, has_rows=first is not None)
+    for row in [] if first is None else chain([first], rows):
         yield (row.bucket_s, row.key, row.resource, row.width_s, row.meter), made.as_object(row)
 
 
 def top_usage(context: ApiContext, request: ApiRequest) -> Mapping[str, object]:
-    """Returns the largest rows."""
-    return {"items": [made.as_object(row) for made, row in _rows(context, request, top=request["top"])]}
+    """Returns the largest rows, and what others have at most."""
+    query, made = _asked(context, request, request["top"])
+    largest = largest_rows(context.engine, query)
+    _require_counted(context, query, has_rows=bool(largest.rows))
+    return {
+        "items": [made.as_object(row) for row in largest.rows],
+        "exact": largest.is_exact,
+        "unlisted_at_most": largest.unlisted_at_most,
+    }
 
 
 def list_days(context: ApiContext, request: ApiRequest) -> Iterator[PlacedRow]:
@@ -178,8 +196,10 @@ ENDPOINTS = (
         list_usage, COUNTED_ROW, COUNTED, (0, "", "", 0, ""),
     ),
     Endpoint(
-        "GET", "/v1/usage/top", "view", "The rows with the most of a meter, the largest first.",
-        top_usage, {"items": [COUNTED_ROW]},
+        "GET", "/v1/usage/top", "view",
+        "The rows with the most of a meter, the largest first. With `exact`, no other row has more than the "
+        "last of them; without it, another one has `unlisted_at_most` at most.",
+        top_usage, {"items": [COUNTED_ROW], "exact": True, "unlisted_at_most": 0},
         (*COUNTED, parameter("top", Whole(1, ROWS_MAX), "So many rows.", 10, 10)),
     ),
     Endpoint(

@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 from analyzer.callers.forgetting import renamed_rows
 from analyzer.callers.forgetting.renaming import Renaming
 from analyzer.counting import ranked_buckets, ranking_upkeep, rankings
+from analyzer.counting.largest_rows import largest_rows
 from analyzer.counting.ranked_buckets import TrafficAmount
 from analyzer.counting.rankings import NotRankedYet
 from analyzer.counting.traffic import Traffic, TrafficQuery, traffic
+from analyzer.counting.usage import UsageQuery, usage_rows
 from analyzer.kernel.database.engine import writing
 from analyzer.kernel.model import CountRow, Partition
 from analyzer.kernel.tables.ranking_tables import changed_quarters
@@ -74,6 +76,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranked_buckets, "TOP", 3)
     monkeypatch.setattr(ranked_buckets, "STEPPED", 1)
     monkeypatch.setattr(ranking_upkeep, "TOP", 3)
+    monkeypatch.setattr("analyzer.counting.largest_rows.TOP", 3)
     monkeypatch.setattr(ranking_upkeep, "FOLLOWED", 2)
     monkeypatch.setattr(ranking_upkeep, "SERIES_MAX", 6)
     monkeypatch.setattr(ranking_upkeep, "AGAIN_S", dict.fromkeys((QUARTER_S, HOUR_S, DAY_S), 0))
@@ -185,6 +188,11 @@ def test_a_ranking_of_any_span_equals_a_recount(
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(rankings, "LOOK_UPS_MAX", 0)
                 assert_bounded(traffic(engine, query), expected, query)
+    for width_s in (HOUR_S, DAY_S):
+        query = UsageQuery("caller", width_s, at_s - 2 * DAY_S - 5_000, at_s, meter="requests", top=2)
+        rows, answer = list(usage_rows(engine, query)), largest_rows(engine, query)
+        assert answer.is_exact
+        assert list(answer.rows) == rows
 
 
 def assert_bounded(answer: Traffic, expected: Traffic, query: TrafficQuery) -> None:
@@ -271,9 +279,10 @@ def test_too_much_unranked_time_is_refused(
     engine: sa.Engine, upkeep: Upkeep, few: None, past: TrafficQuery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rank_all(upkeep)
+    put(engine, past.until_s, Counted([(24 * 60, 0, 1, 0, 0)], 0))
     monkeypatch.setattr(rankings, "READ_MAX", 10)
     assert traffic(engine, past).total.value == 35
-    with pytest.raises(NotRankedYet, match="24 hours of this time are not ranked yet"):
+    with pytest.raises(NotRankedYet, match="hours of this time are not ranked yet"):
         traffic(engine, past._replace(from_s=past.from_s - DAY_S))
 
 
