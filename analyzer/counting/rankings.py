@@ -339,7 +339,7 @@ class Candidates:
 
 
 class FlatSteps(Mapping[int, TrafficAmount]):
-    """Steps as the row of a ranking has them: place, value, denied, and so on. Few of many are looked at."""
+    """Steps as the row of a ranking has them: place, value, denied, and so on. Few of many are read."""
 
     __slots__ = ("_flat", "_key")
 

@@ -69,10 +69,10 @@ from generate_series(1::bigint, :history) as numbers(n)
 
 
 class MillionCallers(NamedTuple):
-    """How much is written: 20,000,000 rows by default."""
+    """The days that are written, and the rows of each minute: 20,000,000 by default."""
 
     days: int = 30
-    in_minute: int = 463  # rows
+    in_minute: int = 463
 
 
 def stored_million(url: str, size: MillionCallers) -> sa.Engine:
