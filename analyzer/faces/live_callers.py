@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import sqlalchemy as sa
-
 from analyzer.callers.caller_standing import BriefStanding, brief_standings
+from analyzer.counting.key_search import find_keys
 from analyzer.counting.traffic import TrafficAmount, TrafficQuery, traffic
 from analyzer.judging.locks.suspension import suspended_until
 from analyzer.kernel.database.clock import database_now
-from analyzer.kernel.database.engine import Engine, slow_reading
-from analyzer.kernel.tables.schema import buckets
+from analyzer.kernel.database.engine import Engine
 from analyzer.kernel.time_texts import format_second
-from analyzer.plan import catalog
-from analyzer.plan.meters import REQUESTS
 from gatekeeper.feed.feed_json import time_text
 
 SPANS_S: Mapping[str, int] = {"15m": 900, "1h": 3_600, "6h": 21_600, "24h": 86_400, "7d": 604_800}
@@ -93,6 +89,7 @@ class LiveCallers(NamedTuple):
         requests: Of all callers in the span, the denied ones among them.
         denied: Of these.
         suspended: Until when no lock is enforced; "": locks are enforced.
+        note: What a search did not look at; "": nothing was left out.
         rows: The callers, in their order.
     """
 
@@ -102,6 +99,7 @@ class LiveCallers(NamedTuple):
     requests: int
     denied: int
     suspended: str
+    note: str
     rows: Sequence[LiveCaller]
 
     def as_object(self) -> dict[str, Any]:
@@ -126,10 +124,11 @@ SORTS: Mapping[str, Callable[[LiveCaller], Any]] = {
 }
 
 
-def live_callers(engine: Engine, query: LiveQuery) -> LiveCallers:
+def live_callers(engine: Engine, query: LiveQuery, kinds: Iterable[str] = ()) -> LiveCallers:
     """Returns the callers with the most requests in the span or in the last minute, sorted.
 
-    Sorts other than `requests` and `rate` order these, and find no caller beyond them. Raises StoreAway.
+    `kinds` are those of callers, which a text may leave out. Sorts other than `requests` and `rate` order
+    these, and find no caller beyond them. Raises StoreAway, NotRankedYet.
     """
     now_s = int(database_now(engine).timestamp())
     span_s = SPANS_S[query.span]
@@ -139,10 +138,10 @@ def live_callers(engine: Engine, query: LiveQuery) -> LiveCallers:
     span = TrafficQuery("caller", begin_s, now_s + 1, span_s, rows)
     minute = TrafficQuery("caller", minute_s, now_s + 1, MINUTE_S, rows)
     present, latest = traffic(engine, span), traffic(engine, minute)
+    names, note = [*dict.fromkeys([*present.keys, *latest.keys])], ""
     if query.text:
-        names = _names_with(engine, query.text, begin_s, now_s + 1, rows)
-    else:
-        names = [*dict.fromkeys([*present.keys, *latest.keys])]
+        found = find_keys(engine, "caller", query.text, kinds, begin_s, now_s + 1)
+        names, note = [*found.keys], found.note
     both = {**_amounts(engine, span, present.keys, names), **present.keys}
     rates = {**_amounts(engine, minute, latest.keys, names), **latest.keys}
     earlier = span._replace(from_s=begin_s - span_s, until_s=begin_s, keys=names, top=len(names))
@@ -159,7 +158,7 @@ def live_callers(engine: Engine, query: LiveQuery) -> LiveCallers:
     suspended = suspended_until(engine)
     return LiveCallers(
         format_second(now_s), query.span, latest.total.whole / lasted_s, whole, present.total.denied,
-        "" if suspended is None else time_text(suspended),
+        "" if suspended is None else time_text(suspended), note,
         sorted(callers, key=SORTS[query.sort])[:rows],
     )  # fmt: skip
 
@@ -189,29 +188,3 @@ def _caller(
         [*dict.fromkeys(lock.policy for lock in locks)],
         time_text(max(lock.until for lock in locks)) if locks else "",
     )
-
-
-def _names_with(engine: Engine, text: str, from_s: int, until_s: int, most: int) -> list[str]:
-    """Returns the callers of a time whose name contains a text, those with the most requests first."""
-    with slow_reading(engine) as db:
-        numbers = catalog.load(db)
-        meter = numbers.meters.get(REQUESTS.name)
-        if meter is None or "caller" not in numbers.groupings:
-            return []
-        columns = buckets.c
-        value, denied = columns[f"value_{meter.place}"], columns[f"denied_{meter.place}"]
-        amount = sa.func.coalesce(sa.func.sum(value), 0) + sa.func.coalesce(sa.func.sum(denied), 0)
-        statement = (
-            sa.select(columns.key)
-            .where(
-                columns.grouping == numbers.groupings["caller"],
-                columns.page == meter.page,
-                columns.bucket_s >= from_s,
-                columns.bucket_s < until_s,
-                columns.key.icontains(text, autoescape=True),
-            )
-            .group_by(columns.key)
-            .order_by(amount.desc(), columns.key)
-            .limit(most)
-        )
-        return list(db.scalars(statement))

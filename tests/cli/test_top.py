@@ -96,7 +96,7 @@ def test_every_sort_has_the_callers_in_its_order(counted: sa.Engine) -> None:
 
 def test_a_filter_finds_callers_that_are_not_among_the_first(counted: sa.Engine) -> None:
     assert [row.caller for row in live_callers(counted, LiveQuery(rows=1)).rows] == ["api_key:acme"]
-    found = live_callers(counted, LiveQuery(rows=1, text="EV"))
+    found = live_callers(counted, LiveQuery(rows=1, text="VE"))
     assert [(row.caller, row.requests) for row in found.rows] == [("api_key:eve", 40)]
     assert found.requests == 760, "all requests remain the whole"
     assert not live_callers(counted, LiveQuery(text="%")).rows
@@ -260,7 +260,7 @@ class MadeUpBoard:
             )
             for name in self.names
         ]
-        return LiveCallers("2026-11-20T21:14:03Z", query.span, 2.0, 10**9, 10**8, "", rows)
+        return LiveCallers("2026-11-20T21:14:03Z", query.span, 2.0, 10**9, 10**8, "", "", rows)
 
     def explain(self, caller: str, width: int) -> list[str]:
         return [f"{caller} is locked", "x" * width]

@@ -43,7 +43,8 @@ ZONE = parameter(
 def live(context: ApiContext, request: ApiRequest) -> Mapping[str, object]:
     """Returns the callers of this moment."""
     query = LiveQuery(request["span"], request["sort"], request["text"] or "", request["rows"])
-    return live_callers(context.engine, query).as_object()
+    kinds = {kind for source in context.settings.sources for kind in source.callers}
+    return live_callers(context.engine, query, kinds).as_object()
 
 
 def _asked(
@@ -179,7 +180,7 @@ COUNTED_ROW = {
 
 LIVE = {
     "at": "2026-11-20T21:14:03Z", "span": "1h", "rate": 83.2, "requests": 301_204, "denied": 1_204,
-    "suspended": "",
+    "suspended": "", "note": "",
     "rows": [
         {"caller": "api_key:acme", "rate": 40.1, "requests": 150_000, "denied": 1_204, "share": 0.498,
          "earlier": 20_000, "policy": "daily", "used": 1.002, "is_shadow": False, "locked_by": ["daily"],

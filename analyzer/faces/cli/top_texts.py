@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from analyzer.faces.live_callers import LiveCaller, LiveCallers, LiveQuery
+from analyzer.kernel.number_texts import share_text
 
 COLUMNS = ("caller", "rate/s", "requests", "denied", "share", "change", "nearest limit", "state")
 
@@ -15,6 +16,7 @@ def heading(answer: LiveCallers, query: LiveQuery) -> str:
         f"by {query.sort}",
     ]
     parts += [f'only "{query.text}"'] * bool(query.text)
+    parts += [answer.note] * bool(answer.note)
     parts += [f"no lock is enforced until {answer.suspended}"] * bool(answer.suspended)
     return "; ".join(parts)
 
@@ -50,15 +52,12 @@ def rate_text(rate: float) -> str:
 
 
 def percent(part: float, whole: float) -> str:
-    """Returns a share.
+    """Returns a share, in a few cells.
 
-    >>> percent(1, 3), percent(0, 0), percent(1, 100_000), percent(97.96, 100), percent(9.96, 100)
-    ('33.3 %', '0 %', '<0.1 %', '98 %', '10 %')
+    >>> percent(1, 3), percent(0, 0), percent(1, 100_000), percent(97.96, 100)
+    ('33 %', '0 %', '<0.1 %', '98 %')
     """
-    value = 100 * part / whole if whole else 0.0
-    if 0 < value < 0.1:
-        return "<0.1 %"
-    return (f"{value:,.0f}" if value >= 100 else f"{value:.1f}".removesuffix(".0")) + " %"
+    return share_text(part, whole).replace("less than ", "<")
 
 
 def change_text(present: int, earlier: int) -> str:

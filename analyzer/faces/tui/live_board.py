@@ -72,7 +72,8 @@ class LiveBoard:
 
     def look(self, query: LiveQuery) -> LiveCallers:
         """Returns the callers of this moment. Raises AnalyzerError, as a command does."""
-        return live_callers(self._engine, query)
+        kinds = {kind for source in self._settings.sources for kind in source.callers}
+        return live_callers(self._engine, query, kinds)
 
     def explain(self, caller: str, width: int) -> list[str]:
         """Returns what `gatelock explain` says, in lines. Raises BoardAway."""
