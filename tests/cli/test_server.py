@@ -14,8 +14,11 @@ import sqlalchemy as sa
 
 from analyzer.config.settings import load
 from analyzer.faces.acts import ACTS, Act, List
+from analyzer.faces.live_callers import LiveQuery
 from analyzer.faces.signals.health import Health
 from analyzer.faces.signals.metrics import Metrics
+from analyzer.faces.tui.live_board import ActRequest, BoardAway
+from analyzer.faces.tui.server_board import ServerBoard
 from analyzer.faces.wiring import web_application
 from analyzer.flush.sql_store import SqlStore
 from analyzer.judging.locks.lock_feed import new_mark
@@ -24,6 +27,7 @@ from analyzer.kernel.database.audit_log import entries
 from analyzer.kernel.database.engine import open_engine
 from analyzer.kernel.tables.schema import overrides
 from analyzer.kernel.tokens import create
+from gatekeeper.client import ApiConnection
 from tests.cli.test_acts import ALTERNATIVES, ARGUMENTS, PLAN
 from tests.house.commands import COMMANDS
 from tests.store.flushing import a_row, flush, now_s
@@ -71,6 +75,7 @@ def twin(
             return gatelock(*command, "--server", f"http://127.0.0.1:{address[1]}")
 
         ran.engine = behind  # type: ignore[attr-defined] # the database of the server
+        ran.url = f"http://127.0.0.1:{address[1]}"  # type: ignore[attr-defined]
         yield ran
     behind.dispose()
 
@@ -138,6 +143,20 @@ def test_each_act_changes_what_it_changes_beside_the_database(
     )
     assert acts_of_server == acts
     assert {entry.who for entry in entries(twin.engine)} >= {"token ops"}
+
+
+def test_the_screen_of_top_reads_explains_and_acts_over_a_server(twin: Any) -> None:
+    with ApiConnection(twin.url) as connection:
+        board = ServerBoard(connection)
+        assert board.look(LiveQuery()).rows[0].caller == "api_key:acme"
+        assert board.explain("api_key:acme", 80)[0].startswith("api_key:acme is locked")
+        asked = ActRequest("locks lock", {"caller": "user:ann", "for": "2h"}, "INC-311")
+        assert board.act(asked, only_shown=True)[0].startswith("set: caller user:ann")
+        assert "locks lock" not in {entry.act for entry in entries(twin.engine)}
+        board.act(asked, only_shown=False)
+        assert next(iter(entries(twin.engine))).act == "locks lock"
+        with pytest.raises(BoardAway, match="write a length"):
+            board.act(asked._replace(texts={"caller": "user:ann", "for": "soon"}), only_shown=True)
 
 
 def test_a_long_list_is_read_page_by_page(gatelock: Gatelock, twin: Any) -> None:

@@ -232,10 +232,8 @@ class TopApp(App[None]):
             answer: LiveCallers | None = self.board.look(query)
             trouble = ""
         except AWAY as away:
-            answer, trouble = (
-                None,
-                f"{printable(masked(str(away)))}; the callers are older",
-            )
+            since = f"; the callers are those of {self.answer.at}" if self.answer else ""
+            answer, trouble = None, printable(masked(str(away))) + since
         self.call_from_thread(self._looked, query, answer, trouble)
 
     def _looked(self, query: LiveQuery, answer: LiveCallers | None, trouble: str) -> None:
