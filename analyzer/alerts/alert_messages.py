@@ -53,14 +53,15 @@ class AlertEvent(NamedTuple):
     def condition(self) -> str:
         """The name of the lock or signal that begins or ends, the same for both; "" for other kinds.
 
-        >>> AlertEvent("evt_1", "signal.ended", 0, "critical", "lag", "", "", "").condition
-        'signal/lag'
+        >>> details = {"subject": "access-log[1]"}
+        >>> AlertEvent("evt_1", "signal.ended", 0, "critical", "lag", "", "", "", details=details).condition
+        'signal/lag/access-log[1]'
         """
         kind = self.kind.partition(".")[0]
         if kind == "lock":
             scope, resource = self.details.get("scope", ""), self.details.get("resource") or ""
             return f"lock/{scope}/{self.about}/{resource}/{self.policy}"
-        return f"signal/{self.about}" if kind == "signal" else ""
+        return f"signal/{self.about}/{self.details.get('subject', '')}" if kind == "signal" else ""
 
     @classmethod
     def parse(cls, fields: Sequence[Any], body: str) -> AlertEvent:
@@ -119,7 +120,7 @@ class AlertMessage(NamedTuple):
         """One line about all of it."""
         first = self.first
         if self.number == 1:
-            return first.what
+            return f"Over: {first.what}" if first.kind == "signal.ended" else first.what
         by = f" by {first.policy}" if first.policy else ""
         return f"{self.number:,} {PLURALS.get(first.kind, first.kind)}{by}"
 

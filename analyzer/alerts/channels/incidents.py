@@ -106,6 +106,7 @@ class AlertmanagerAlerts:
             "policy": event.policy,
             "scope": str(details.get("scope") or ""),
             "resource": str(details.get("resource") or ""),
+            "subject": str(details.get("subject") or ""),
         }
         annotations = {"summary": event.what, "cure": event.cure, "command": event.command}
         alert = {
