@@ -17,6 +17,8 @@ from analyzer.kernel.database.engine import ROWS_AT_ONCE, Engine, NowMs, reading
 from analyzer.kernel.tables.outbox_tables import alert_messages, outbox
 
 OUTBOX_KEPT_MS = 24 * 3_600_000  # events that no analyzer routes
+LATE_S = 900.0  # for which a message is tried before that is a condition
+DEAD_SHOWN_MS = 24 * 3_600_000  # for which a dead message is one
 READ_MAX = 200  # due messages in one step
 _numbers = count()  # of messages of this process: those of one millisecond keep their order
 WAITING = alert_messages.c.ended_ms.is_(None)
@@ -294,6 +296,51 @@ def count_messages(engine: Engine) -> MessageCounts:
         waiting = db.execute(sa.select(sa.func.count()).select_from(outbox)).scalar_one()
     oldest_s = 0.0 if oldest_ms is None else max(0.0, (now_ms - oldest_ms) / 1000)
     return MessageCounts({"waiting": 0, "sent": 0, "dead": 0} | by_state, oldest_s, int(waiting))
+
+
+class UndeliveredMessages(NamedTuple):
+    """Messages that a receiver does not take.
+
+    Attributes:
+        receiver: The name of the destination or contact.
+        waiting_s: For how long the oldest one is tried; None: none waits for longer than LATE_S.
+        dead: How many were given up within a day.
+        error: Of the last try.
+    """
+
+    receiver: str
+    waiting_s: float | None
+    dead: int
+    error: str
+
+
+def undelivered(engine: Engine) -> list[UndeliveredMessages]:
+    """Returns the receivers that have not taken messages for LATE_S, or for a whole time to give up.
+
+    Raises StoreAway.
+    """
+    c = alert_messages.c
+    with reading(engine) as db:
+        now_ms = clock_ms(db)
+        is_late = sa.and_(WAITING, c.begun_ms < now_ms - round(LATE_S * 1000))
+        is_dead = sa.and_(c.state == "dead", c.ended_ms > now_ms - DEAD_SHOWN_MS)
+        statement = (
+            sa.select(
+                c.receiver,
+                sa.func.min(sa.case((is_late, c.begun_ms))),
+                sa.func.count(sa.case((is_dead, 1))),
+                sa.func.max(c.error),
+            )
+            .where(sa.or_(is_late, is_dead))
+            .group_by(c.receiver)
+            .order_by(c.receiver)
+        )
+        return [
+            UndeliveredMessages(
+                receiver, None if begun_ms is None else (now_ms - begun_ms) / 1000, dead, error
+            )
+            for receiver, begun_ms, dead, error in db.execute(statement)
+        ]
 
 
 def outdated(before_ms: int) -> sa.ColumnElement[bool]:

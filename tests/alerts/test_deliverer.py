@@ -274,6 +274,23 @@ def test_a_receiver_that_fails_at_first_gets_the_message_twice_under_one_id(
     assert rows(engine, "state", "tries") == [("sent", 2)]
 
 
+def test_a_receiver_that_takes_nothing_is_a_condition(engine: sa.Engine) -> None:
+    ops = Destination("ops", Recorder([REFUSED]), gathering=AT_ONCE)
+    put(engine, lock_event(1))
+    deliver(engine, ops, Destination("up", Recorder(), gathering=AT_ONCE))
+    assert message_rows.undelivered(engine) == []
+    with writing(engine) as db:
+        db.execute(sa.update(alert_messages).values(begun_ms=alert_messages.c.begun_ms - 1_000_000))
+    [found] = message_rows.undelivered(engine)
+    assert (found.receiver, found.dead, found.error) == ("ops", 0, "503 later")
+    assert found.waiting_s is not None
+    assert 1_000 <= found.waiting_s < 1_100
+    with writing(engine) as db:
+        for (message,) in rows(engine, "id"):
+            message_rows.end(db, str(message), "dead", 503, "503 later")
+    assert [(one.waiting_s, one.dead) for one in message_rows.undelivered(engine)] == [(None, 1)]
+
+
 KILLED = textwrap.dedent(
     """
     import os, signal, sys

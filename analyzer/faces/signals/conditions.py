@@ -66,6 +66,7 @@ CONDITIONS: Mapping[str, ConditionKind] = {
     "usage-expires": ConditionKind("critical", "/days"),
     "job-fails": ConditionKind("warning", "/health"),
     "job-late": ConditionKind("warning", "/health"),
+    "alerts-undelivered": ConditionKind("warning", "/alerts"),
     "token-expires": ConditionKind("warning", "/gates"),
     "locks-suspended": ConditionKind("critical", "/"),
     "gate-refused": ConditionKind("warning", "/gates"),

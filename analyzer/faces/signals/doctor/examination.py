@@ -19,6 +19,7 @@ from analyzer.config.settings import Settings
 from analyzer.config.tables.database import CHECK_URL
 from analyzer.counting.gaps import recorded_gaps
 from analyzer.faces.signals.conditions import LISTED_MAX, Observation, fine, wrong
+from analyzer.faces.signals.doctor.alert_delivery_checks import undelivered_alerts
 from analyzer.faces.signals.doctor.counting_checks import (
     delays_and_clocks,
     differing_days,
@@ -436,6 +437,7 @@ CHECKS: tuple[ExaminationPart, ...] = (
     ExaminationPart("days", differing_days),
     ExaminationPart("days", expiring_days, MINUTE_S),
     ExaminationPart("upkeep", _upkeep),
+    ExaminationPart("alerts", undelivered_alerts, MINUTE_S),
     ExaminationPart("tokens", _tokens),
     ExaminationPart("gates", suspension),
     ExaminationPart("gates", gate_states),
