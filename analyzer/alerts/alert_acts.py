@@ -22,7 +22,7 @@ from analyzer.alerts.contacts import (
 from analyzer.alerts.destinations import Destination
 from analyzer.alerts.guarded_http import AlertUrl
 from analyzer.alerts.message_rows import StoredMessage, stored_messages
-from analyzer.config.alert_destinations import AlertDestinations, MailMissing
+from analyzer.config.alert_destinations import AlertDestinations
 from analyzer.config.tables.alerts import MAIL_ADDRESS
 from analyzer.kernel.database.audit_log import record
 from analyzer.kernel.database.clock import clock_ms
@@ -216,10 +216,7 @@ def _destination(context: ActContext, name: str) -> Destination:
     configured = {destination.name: destination for destination in made.configured()}
     contacts = {one.receiver: one for one in stored_contacts(context.engine)}
     if name in contacts:
-        try:
-            return made.of_contact(contacts[name])
-        except (ValueError, MailMissing) as error:
-            raise Fault("to", str(error)) from error
+        return made.of_contact(contacts[name])
     context.require_name("to", name, [*configured, *contacts])
     return configured[name]
 

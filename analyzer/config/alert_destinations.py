@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from pydantic import SecretStr
 
-from analyzer.alerts.channels import Channel
+from analyzer.alerts.alert_messages import AlertMessage
+from analyzer.alerts.channels import Channel, SendResult
 from analyzer.alerts.channels.chat import slack_body, teams_body
 from analyzer.alerts.channels.cloud_events import CloudEventRequests, KafkaChannel
 from analyzer.alerts.channels.http_channel import HttpChannel, MakeBody
@@ -28,8 +29,23 @@ ALERTMANAGER_PATH = "/api/v2/alerts"
 PAGE = "/alerts"  # below the address of the pages
 
 
-class MailMissing(Exception):
-    """A contact has a mail address, and no server takes mail."""
+class UnusableChannel(NamedTuple):
+    """A contact that nothing can be sent to by this configuration, so that its messages wait."""
+
+    why: str
+    lists_all: bool = False
+    has_incidents: bool = False
+
+    @property
+    def shown(self) -> str:
+        return self.why
+
+    def send(self, message: AlertMessage, now_ms: int) -> SendResult:
+        """See `Channel.send`."""
+        return SendResult(False, self.why)
+
+    def close(self) -> None:
+        """Keeps nothing open."""
 
 
 class HttpForm(NamedTuple):
@@ -81,15 +97,20 @@ class AlertDestinations(NamedTuple):
         return [self._destination(alert, post) for alert in self.settings.alerts]
 
     def of_contact(self, contact: Contact) -> Destination:
-        """Returns the destination of a customer's contact. Raises ValueError, MailMissing."""
-        if contact.way == "email":
-            channel: Channel = MailChannel(self._mail_server(), (contact.sent_to,))
-        else:
-            url = AlertUrl.parse(contact.sent_to, self.settings.alerting.allow_http)
-            channel = HttpChannel(
-                "webhook", url, SignedWebhook([parse_key(contact.secret)]), self._post(), lists_all=True
-            )
+        """Returns the destination of a customer's contact."""
+        try:
+            channel = self._contact_channel(contact)
+        except ValueError as error:  # the configuration has changed since it was stored
+            channel = UnusableChannel(str(error))
         return Destination(contact.receiver, channel)
+
+    def _contact_channel(self, contact: Contact) -> Channel:
+        """Returns the channel of a contact. Raises ValueError."""
+        if contact.way == "email":
+            return MailChannel(self._mail_server(), (contact.sent_to,))
+        url = AlertUrl.parse(contact.sent_to, self.settings.alerting.allow_http)
+        form = SignedWebhook([parse_key(contact.secret)])
+        return HttpChannel("webhook", url, form, self._post(), lists_all=True)
 
     def _destination(self, alert: AlertTable, post: GuardedPost) -> Destination:
         severity: Severity = alert.severity or ("info" if alert.kinds else "warning")
@@ -148,7 +169,7 @@ class AlertDestinations(NamedTuple):
     def _mail_server(self) -> MailServer:
         mail = self.settings.alerting.mail
         if mail is None:
-            raise MailMissing("[alerting.mail] is not configured")
+            raise ValueError("no server takes mail: write [alerting.mail]")
         host, _, port = mail.server.rpartition(":")
         return MailServer(
             *(host.strip("[]"), int(port), mail.sender, mail.username),

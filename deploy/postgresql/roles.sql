@@ -62,8 +62,8 @@ GRANT UPDATE (reason, salt) ON corrections TO gatelock_analyzer;
 -- Entries of the chain of what a bill takes as given are appended and nothing else.
 REVOKE UPDATE, DELETE ON chain_entries FROM gatelock_analyzer;
 
--- Secrets and the hashes of tokens and sessions are of no use to readers.
-REVOKE SELECT ON secrets, sessions, tokens FROM gatelock_reader;
+-- Secrets, those of customers' webhooks too, and the hashes of tokens and sessions are of no use to readers.
+REVOKE SELECT ON secrets, sessions, tokens, alert_contacts FROM gatelock_reader;
 
 GRANT SELECT ON feed, feed_versions, lock_changes, locks, offsets TO gatelock_gate;
 GRANT INSERT, UPDATE, SELECT (instance, number) ON gates TO gatelock_gate;

@@ -204,6 +204,25 @@ def test_a_contact_at_a_private_address_gets_nothing(
     assert "which is not public" in answer.stdout
 
 
+def test_a_contact_that_the_configuration_cannot_serve_keeps_no_other_message_back(
+    gatelock: Gatelock, receiver: AlertReceiver, engine: sa.Engine, file: Path
+) -> None:
+    with writing(engine) as db:
+        subject = {"subject_kind": "caller", "subject": "api_key:acct-1", "who": "", "reason": "", "at_ms": 1}
+        for number, way in enumerate(("email", "webhook")):
+            address = {"id": f"0000000{number}", "way": way, "sent_to": "http://x.example/", "secret": "none"}
+            db.execute(sa.insert(alert_contacts).values(subject | address))
+    put(engine, lock_event(1))
+    send_all(engine, load(file))
+    assert [json.loads(request.body)["type"] for request in receiver.requests] == ["gatelock.lock.set"]
+    listed = rows(gatelock("alerts", "list", "--messages", "--state", "waiting", "--json"))
+    assert {message["answer"] for message in listed} == {
+        "no server takes mail: write [alerting.mail]",
+        "http is not encrypted: write https, or add x.example to allow_http in [alerting]",
+    }
+    assert gatelock("alerts", "test", "contact 00000000").exit_code == 1
+
+
 def test_a_hundred_contacts_are_not_ten(gatelock: Gatelock, engine: sa.Engine) -> None:
     words = ["alerts", "contact", "api_key:acme", "--webhook", "https://x.example/", "--reason", "x"]
     assert [gatelock(*words).exit_code for _ in range(11)] == [0] * 10 + [2]

@@ -103,7 +103,12 @@ def test_a_reader_reads_reports_and_no_secret(url_of: UrlOf) -> None:
     report = read_report(engine, "UTC", status.day.date, status.day.date, "caller")
     assert len(list(report_rows(engine, report))) == product.CALLERS
     engine.dispose()
-    for statement in ("select * from secrets", "select * from tokens", "delete from events"):
+    for statement in (
+        "select * from secrets",
+        "select * from tokens",
+        "select * from alert_contacts",
+        "delete from events",
+    ):
         refused(url_of("reader"), statement)
 
 

@@ -326,10 +326,26 @@ def _summary_lines(settings: Settings) -> Iterator[str]:
         yield f"policy      {policy_kind(policy).describe(policy)}"
         for sentence in dry_run(policy, time.time()):
             yield f"dry run     {sentence}"
+    yield from _alert_lines(settings)
     for remark in remarks(settings):
         yield f"remark      {remark}"
     if not plan.policies:
         yield "policy      none: requests are counted, no caller is locked"
+
+
+def _alert_lines(settings: Settings) -> Iterator[str]:
+    """Yields a line for each destination of alerts: what is sent where, and when."""
+    if not settings.alerts:
+        return
+    from analyzer.config.alert_destinations import AlertDestinations
+
+    for destination in AlertDestinations(settings, lambda _policy: 0).configured():
+        route, wait_s = destination.route, destination.gathering.wait_s
+        kinds = "all events" if route.kinds == ("*",) else " and ".join(route.kinds)
+        least = "" if route.severity == "info" else f" that are {route.severity} or worse"
+        pace = f"gathered for {format_duration(wait_s)}" if wait_s else "each by itself"
+        quiet = "" if destination.quiet is None else "; quiet times"
+        yield f"alerts      {destination.name}: {kinds}{least} to {destination.channel.shown}; {pace}{quiet}"
 
 
 def dry_run(policy: Policy, now_s: float) -> Iterator[str]:
