@@ -338,6 +338,7 @@ groupings = ["caller", "tenant"]
 topic = "{topic}"
 caller = ["api_key", "address"]
 deny_if = {{ gate = "denied" }}
+count_if = {{ status = {{ not = ["401", "403"] }} }}
 groupings = ["resource", "caller+resource", "tenant", "address", "address/24"]
 [sources.fields]
 time = {{ path = "ts", unit = "us" }}
@@ -380,6 +381,7 @@ kind = "share"
 meter = "busy"
 per = "caller"
 of = "resource"
+where = {{ resource = "/v1/export" }}
 limit = 0.60
 floor = "50ms/s"
 hold = "30s"
@@ -426,6 +428,7 @@ file = "{file}"
 format = "json"
 caller = ["api_key", "address"]
 deny_if = {{ gate = "denied" }}
+count_if = {{ status = {{ not = ["401", "403"] }} }}
 [sources.fields]
 time = {{ path = "ts", unit = "s" }}
 api_key = "api_key"
