@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from queue import Empty, SimpleQueue
@@ -32,6 +33,7 @@ log = logging.getLogger(__name__)
 FIRST_WAIT_S, LONGEST_WAIT_S = 5.0, 3_600.0
 UNKNOWN_WAIT_S = 300.0  # of messages to a name that this configuration does not have
 UNKNOWN_GIVE_UP_S = 86_400.0
+STEP_S = 5.0  # after which a step begins no other message to a destination
 SENDERS_MAX = 8  # destinations that are tried at a time
 
 
@@ -127,11 +129,11 @@ class Deliverer:
         if destination is None:
             self._put_off_unknown(messages)
             return 0
-        tried = 0
+        tried, end_s = 0, time.monotonic() + STEP_S
         try:
             for message in messages:
                 tried += 1
-                if not self._try(destination, message):
+                if not self._try(destination, message) or time.monotonic() > end_s:
                     break
         finally:
             destination.channel.close()

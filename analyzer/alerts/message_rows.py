@@ -19,7 +19,8 @@ from analyzer.kernel.tables.outbox_tables import alert_messages, outbox
 OUTBOX_KEPT_MS = 24 * 3_600_000  # events that no analyzer routes
 LATE_S = 900.0  # for which a message is tried before that is a condition
 DEAD_SHOWN_MS = 24 * 3_600_000  # for which a dead message is one
-READ_MAX = 200  # due messages in one step
+EACH_MAX = 20  # due messages of one receiver, in one step
+READ_MAX = 100  # of all: each may have some 350 KB
 _numbers = count()  # of messages of this process: those of one millisecond keep their order
 WAITING = alert_messages.c.ended_ms.is_(None)
 
@@ -130,12 +131,14 @@ def listed_text(events: Sequence[AlertEvent]) -> str:
 
 
 def due(db: sa.Connection) -> list[DueMessage]:
-    """Returns messages that are due, the oldest first."""
+    """Returns messages that are due, the oldest first; of each receiver some."""
     c = alert_messages.c
-    columns = (c.id, c.receiver, c.topic, c.tries, c.begun_ms, c.made_ms, c.events, c.listed)
-    statement = sa.select(*columns).where(WAITING, c.due_ms <= clock_ms(db))
-    rows = db.execute(statement.order_by(c.due_ms, c.id).limit(READ_MAX))
-    return sorted((DueMessage(*row) for row in rows), key=lambda row: (row.made_ms, row.id))
+    number = sa.func.row_number().over(partition_by=c.receiver, order_by=(c.made_ms, c.id)).label("number")
+    columns = (c.id, c.receiver, c.topic, c.tries, c.begun_ms, c.made_ms, c.events)
+    numbered = sa.select(c.id, number).where(WAITING, c.due_ms <= clock_ms(db)).subquery()
+    statement = sa.select(*columns, c.listed).join(numbered, numbered.c.id == c.id)
+    statement = statement.where(numbered.c.number <= EACH_MAX).order_by(c.made_ms, c.id)
+    return [DueMessage(*row) for row in db.execute(statement.limit(READ_MAX))]
 
 
 def begin_try(db: sa.Connection, message_id: str, again_ms: int) -> bool:

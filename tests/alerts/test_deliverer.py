@@ -186,6 +186,29 @@ def test_one_failure_has_all_messages_to_a_destination_wait_and_no_others(engine
     assert (len(down.messages), len(up.messages)) == (1, 5)
 
 
+def test_a_destination_with_many_messages_does_not_delay_the_others(engine: sa.Engine) -> None:
+    busy, other = Recorder(), Recorder()
+    put(engine, *(lock_event(number) for number in range(60)), lock_event(61, kind="signal.began"))
+    sender = deliverer(
+        engine,
+        Destination("busy", busy, Route(kinds=("lock.*",)), Gathering(0.0)),
+        Destination("other", other, Route(kinds=("signal.*",)), Gathering(0.0)),
+    )
+    sender.step()
+    assert (len(busy.messages), len(other.messages)) == (message_rows.EACH_MAX, 1)
+    while sender.step():
+        pass
+    assert [message.first.about for message in busy.messages] == [f"api_key:acct-{n}" for n in range(60)]
+
+
+def test_a_slow_destination_gives_the_turn_back(engine: sa.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("analyzer.alerts.deliverer.STEP_S", -1.0)
+    slow = Recorder()
+    put(engine, lock_event(1), lock_event(2))
+    deliverer(engine, Destination("slow", slow, gathering=Gathering(0.0))).step()
+    assert len(slow.messages) == 1
+
+
 def test_a_receiver_that_asks_to_wait_is_given_the_time(engine: sa.Engine) -> None:
     ops = Recorder([replace_result(REFUSED, retry_after_s=900.0)])
     put(engine, lock_event(1))
