@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from analyzer.judging.kinds import policy_kind
-from analyzer.judging.locks.lock_outcomes import PolicyOutcome, lock_outcomes, policy_outcomes
+from analyzer.judging.locks.lock_outcomes import PolicyOutcome, outcomes_by_policy
 from analyzer.judging.sql.braked_policies import brake_texts
 from analyzer.judging.sql.plans import plan_in_force
 from analyzer.kernel.database.audit_log import PLAN_IN_FORCE, entries
@@ -30,7 +30,7 @@ def stated_policy(policy: Policy) -> dict[str, object]:
 
 def shown_policies(engine: Engine, policies: Sequence[Policy], since_s: int) -> list[dict[str, object]]:
     """Returns these policies with what each has done since `since_s`. Raises StoreAway, SchemaBehind."""
-    outcomes = policy_outcomes(lock_outcomes(engine, since_s * 1000, [policy.name for policy in policies]))
+    outcomes = outcomes_by_policy(engine, since_s * 1000, [policy.name for policy in policies])
     brakes = brake_texts(engine)
     return [
         policy_fields(policy, policy_kind(policy).describe(policy), brakes)

@@ -9,7 +9,12 @@ import sqlalchemy as sa
 
 from analyzer.config.settings import load
 from analyzer.flush.analyzers import change_plan
-from analyzer.judging.locks.lock_outcomes import LockOutcome, lock_outcomes, policy_outcomes
+from analyzer.judging.locks.lock_outcomes import (
+    LockOutcome,
+    lock_outcomes,
+    outcomes_by_policy,
+    policy_outcomes,
+)
 from analyzer.kernel.database.clock import millis
 from analyzer.kernel.database.engine import writing
 from analyzer.kernel.tables.schema import lock_history
@@ -40,7 +45,9 @@ lock_for = ["2m", "10m"]
 def outcomes(world: World) -> list[LockOutcome]:
     """Returns the locks so far, when all requests are counted."""
     world.pass_s(2)
-    return list(lock_outcomes(world.engine, millis(START)))
+    found = list(lock_outcomes(world.engine, millis(START)))
+    assert outcomes_by_policy(world.engine, millis(START)) == policy_outcomes(found)
+    return found
 
 
 def promote(world: World, name: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
+from analyzer.counting.sql_joins import bounded_sum
 from analyzer.judging.caller_limits import Limits
 from analyzer.judging.judge import used_at
 from analyzer.judging.kinds import policy_kind
@@ -26,6 +27,7 @@ from analyzer.plan.windows import Rolling
 from gatekeeper.model import Clear, LockKey
 
 REFUSES = "deny"  # the action that refuses all requests
+LOCK = ("scope", "key", "resource", "policy", "began_ms")  # what rows of one lock have in common
 CHUNK = 10_000  # locks whose totals are read at once
 HISTORY = tuple(
     lock_history.c[name]
@@ -82,17 +84,20 @@ def lock_outcomes(
     since_ms: int,
     policies: Collection[str] | None = None,
     names: Collection[LockedName] | None = None,
+    in_force_ms: int | None = None,
 ) -> Iterator[LockOutcome]:
     """Yields the locks that were in force at any time since then, by their key and begin.
 
-    In bounded memory. Of all policies unless some are named, and of all series unless some are. Raises
-    StoreAway, SchemaBehind.
+    In bounded memory. Of all policies unless some are named, of all series unless some are, and with a time
+    `in_force_ms` of locks alone that last beyond it. Raises StoreAway, SchemaBehind.
     """
     columns = lock_history.c
-    statement = sa.select(*HISTORY).where(columns.until_ms >= since_ms, columns.policy != "")
-    statement = statement.where(sa.func.coalesce(columns.ended_ms, columns.until_ms) >= since_ms)
-    if policies is not None:
-        statement = statement.where(columns.policy.in_(sorted(policies)))
+    statement = sa.select(*HISTORY).where(*_since(since_ms, policies))
+    if in_force_ms is not None:
+        last = lock_history.alias("last")
+        is_same = [last.c[name] == columns[name] for name in LOCK]
+        lasts = sa.exists().where(*is_same, last.c.ended_ms.is_(None), last.c.until_ms > in_force_ms)
+        statement = statement.where(lasts)
     if names is not None:
         statement = statement.where(sa.tuple_(columns.scope, columns.key).in_(sorted(names)))
     with (
@@ -104,6 +109,69 @@ def lock_outcomes(
         locks = (_joined(list(of_lock)) for _, of_lock in groupby(rows, lambda row: tuple(row[:5])))
         while chunk := list(islice(locks, CHUNK)):
             yield from lasting.completed(chunk)
+
+
+def _since(since_ms: int, policies: Collection[str] | None) -> list[sa.ColumnElement[bool]]:
+    """Returns the conditions for rows of locks that were in force at any time since then."""
+    columns = lock_history.c
+    conditions = [
+        columns.until_ms >= since_ms,
+        columns.policy != "",
+        sa.func.coalesce(columns.ended_ms, columns.until_ms) >= since_ms,
+    ]
+    return conditions if policies is None else [*conditions, columns.policy.in_(sorted(policies))]
+
+
+def outcomes_by_policy(
+    engine: sa.Engine, since_ms: int, policies: Collection[str] | None = None
+) -> list[PolicyOutcome]:
+    """Returns what each policy has done with each action since then, by name.
+
+    The database adds up locks that have ended; only those in force are read. Raises StoreAway, SchemaBehind.
+    """
+    with reading(engine) as db:
+        now_ms = clock_ms(db)
+        last = _last_rows(since_ms, policies)
+        by_policy = [last.c.policy, last.c.action]
+        series = sa.select(*by_policy, last.c.key, last.c.resource).distinct().subquery()
+        counted = sa.select(series.c.policy, series.c.action, sa.func.count()).group_by(
+            series.c.policy, series.c.action
+        )
+        number = {(policy, action): count for policy, action, count in db.execute(counted)}
+        is_known = sa.and_(last.c.first_used != UNKNOWN, last.c.used_ended != UNKNOWN)
+        is_more = sa.and_(is_known, last.c.used_ended > last.c.first_used)
+        grown = sa.case((is_more, last.c.used_ended - last.c.first_used), else_=0)
+        has_ended = sa.or_(last.c.ended_ms.is_not(None), last.c.until_ms <= now_ms)
+        ended = sa.select(*by_policy, sa.func.count(), bounded_sum(grown)).where(has_ended)
+        sums = db.execute(ended.group_by(*by_policy)).all()
+    outcomes = {
+        (row[0], row[1]): PolicyOutcome(row[0], row[1], row[2], 0, 0, int(row[3] or 0)) for row in sums
+    }
+    lasting = lock_outcomes(engine, since_ms, policies, in_force_ms=now_ms)
+    lasting = (outcome for outcome in lasting if outcome.ended_ms is None or outcome.ended_ms > now_ms)
+    for of_locks in policy_outcomes(lasting):
+        key = of_locks.policy, of_locks.action
+        previous = outcomes.get(key, of_locks._replace(locks=0, used=0))
+        outcomes[key] = previous._replace(
+            locks=previous.locks + of_locks.locks,
+            in_force=of_locks.in_force,
+            used=previous.used + of_locks.used,
+        )
+    return [outcomes[key]._replace(series=number.get(key, 0)) for key in sorted(outcomes)]
+
+
+def _last_rows(since_ms: int, policies: Collection[str] | None) -> sa.Subquery:
+    """Returns the last row of each lock, with what its series had used when it began."""
+    columns = lock_history.c
+    lock = [columns[name] for name in LOCK]
+    known_first = sa.case((columns.used_began == UNKNOWN, 1), else_=0)
+    place = sa.func.row_number().over(partition_by=lock, order_by=columns.until_ms.desc())
+    first_used = sa.func.first_value(columns.used_began).over(
+        partition_by=lock, order_by=[known_first, columns.until_ms]
+    )
+    rows = sa.select(*HISTORY, place.label("place"), first_used.label("first_used"))
+    numbered = rows.where(*_since(since_ms, policies)).subquery()
+    return sa.select(numbered).where(numbered.c.place == 1).subquery()
 
 
 def policy_outcomes(outcomes: Iterable[LockOutcome]) -> list[PolicyOutcome]:

@@ -32,7 +32,7 @@ from analyzer.gates.unasked_values import newly_unasked
 from analyzer.judging.brakes import describe_brake
 from analyzer.judging.judged_changes import JudgedChanges
 from analyzer.judging.kinds import policy_kind
-from analyzer.judging.locks.lock_outcomes import lock_outcomes, policy_outcomes
+from analyzer.judging.locks.lock_outcomes import outcomes_by_policy
 from analyzer.judging.policy_answers import shown_policies
 from analyzer.judging.sql.braked_policies import brake_texts
 from analyzer.judging.sql.plans import plan_in_force
@@ -66,7 +66,7 @@ def show(
         if json:
             json_lines(shown_policies(engine, shown, since_s))
             return
-        outcomes = policy_outcomes(lock_outcomes(engine, since_s * 1000, [policy.name for policy in shown]))
+        outcomes = outcomes_by_policy(engine, since_s * 1000, [policy.name for policy in shown])
         brakes = brake_texts(engine)
         for policy in shown:
             say(policy_kind(policy).describe(policy))
