@@ -161,7 +161,7 @@ class StoredRankings:
         return SpanRanking(
             listed,
             self._joined_steps((stretch.steps for stretch in stretches), query),
-            {name: self._steps_of(name, candidates, stretches, query) for name in stepped},
+            self._series(stepped, candidates, stretches, query),
             unlisted,
             not unlisted or (len(listed) == query.top and beyond <= listed[-1].amount.whole),
         )
@@ -249,16 +249,31 @@ class StoredRankings:
                 amounts[query.step_begin_s(at_s)].append(amount)
         return {at_s: self._ranked.joined(parts) for at_s, parts in sorted(amounts.items())}
 
-    def _steps_of(
-        self, name: RankedName, candidates: Candidates, stretches: Sequence[StretchRanking], query: SpanQuery
-    ) -> Steps:
-        parts = []
-        for place, series in candidates.series(name).items():
-            if series.steps is not None:
-                parts.append(series.steps)
-            elif series.amount.whole:
-                parts.append(self.counted(stretches[place], [name])[name])
-        return self._joined_steps(parts, query)
+    def _series(
+        self,
+        names: Sequence[RankedName],
+        candidates: Candidates,
+        stretches: Sequence[StretchRanking],
+        query: SpanQuery,
+    ) -> Mapping[RankedName, Steps]:
+        """Returns the steps of series, all of whose amounts are known."""
+        if query.is_one_step:
+            return {name: {query.from_s: candidates.amount(name)} for name in names}
+        unstepped: defaultdict[int, list[RankedName]] = defaultdict(list)
+        for name in names:
+            for place, series in candidates.series(name).items():
+                if series.steps is None and series.amount.whole:
+                    unstepped[place].append(name)
+        for place, of_place in unstepped.items():
+            for name, steps in self.counted(stretches[place], of_place).items():
+                candidates.add(place, name, RankedSeries(self._ranked.joined(steps.values()), steps))
+        return {
+            name: self._joined_steps(
+                (series.steps for series in candidates.series(name).values() if series.steps is not None),
+                query,
+            )
+            for name in names
+        }
 
 
 class Candidates:

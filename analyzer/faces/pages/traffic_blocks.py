@@ -9,7 +9,7 @@ from typing import Any
 from analyzer.counting.traffic import Traffic, TrafficAmount, TrafficQuery
 from analyzer.faces.pages.page_content import Chart, Chip, Layer, Quantity
 from analyzer.faces.pages.page_request import PageRequest
-from analyzer.judging.locks.stored_locks import locks_in_force
+from analyzer.judging.locks.stored_locks import locked_keys
 from analyzer.kernel.database.engine import Engine
 from analyzer.kernel.number_texts import count_text, share_text
 from analyzer.plan.meter_units import rounded_text
@@ -65,7 +65,7 @@ def whole_line(amounts: Traffic, times: Sequence[int], ago_s: int = 0) -> list[i
 
 def locked_callers(engine: Engine) -> dict[str, str]:
     """Returns the policy of each locked key, of at most `LOCKS_MAX` locks."""
-    return {lock.key: lock.policy for lock in islice(locks_in_force(engine), LOCKS_MAX)}
+    return locked_keys(engine, LOCKS_MAX)
 
 
 def state_of(key: str, locked: Mapping[str, str]) -> Chip | None:

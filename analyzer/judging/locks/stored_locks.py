@@ -89,6 +89,17 @@ def _is_behind(place: LockPlace) -> sa.ColumnElement[bool]:
     return sa.and_(locks.c.until_ms <= until_ms, sa.or_(locks.c.until_ms < until_ms, follows))
 
 
+def locked_keys(engine: sa.Engine, most: int) -> dict[str, str]:
+    """Returns the policy of each key with a lock that gates enforce, of `most` locks: the last one's.
+
+    Raises StoreAway.
+    """
+    enforced = sa.select(locks.c.key, locks.c.policy).where(*LockSearch().conditions())
+    with slow_reading(engine) as db:
+        rows = db.execute(enforced.order_by(locks.c.until_ms.desc()).limit(most)).all()
+    return {row.key: row.policy for row in reversed(rows)}
+
+
 def count_locks(engine: sa.Engine, search: LockSearch) -> int:
     """Returns how many locks there are. Raises StoreAway."""
     with slow_reading(engine) as db:

@@ -1,4 +1,4 @@
-"""What each policy has done: the sums of the database equal those of the locks, read one by one."""
+"""The outcomes of policies: the sums of the database equal those of the locks, read one by one."""
 
 from __future__ import annotations
 
