@@ -289,7 +289,7 @@ def test_a_forgotten_caller_has_a_pseudonym_everywhere(
     gatelock("callers", "set", "api_key:bob", "--plan", "free", "--reason", "a branch of acme")
     assert locks() == {ACME}
     shown = gatelock("callers", "forget", ACME, "--reason", "left", "--dry-run").output
-    assert "it is replaced in 2 texts: " in shown, shown
+    assert "it is replaced in 3 texts: " in shown, shown
     assert "events.why (a branch of acme)" in shown
     done = rows(gatelock("callers", "forget", ACME, "--reason", f"{ACME} has left", "--json", "--yes"))
     [pseudonym] = {row["pseudonym"] for row in done}

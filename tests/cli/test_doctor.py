@@ -24,7 +24,7 @@ from analyzer.config.settings import load
 from analyzer.counting.gaps import SqlGaps
 from analyzer.counting.measured_delays import MeasuredDelays, PartitionClock, SourceDelay
 from analyzer.faces.signals.conditions import CONDITIONS
-from analyzer.faces.signals.doctor import examination as doctor
+from analyzer.faces.signals.doctor import gate_checks
 from analyzer.faces.signals.doctor.examination import CHECKS
 from analyzer.flush.analyzers import LIVING_MS, AnalyzerFile, SqlAgreement
 from analyzer.flush.sql_store import SqlStore
@@ -428,7 +428,7 @@ def test_many_gates_with_a_connection_each_are_found(
     gatelock: Gatelock, engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_healthy(engine)
-    monkeypatch.setattr(doctor, "SQL_GATES_MAX", 2)
+    monkeypatch.setattr(gate_checks, "SQL_GATES_MAX", 2)
     with ExitStack() as stack:
         for wrong in (False, False, True):
             source = SqlSource(engine.url.render_as_string(hide_password=False))

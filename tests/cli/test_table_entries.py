@@ -176,7 +176,7 @@ def test_a_check_of_the_doctor_is_one_entry(
     def check(_installation: Installation) -> Iterator[Observation]:
         yield Observation("wrong", "the moon is full", "wait")
 
-    monkeypatch.setattr(examination, "CHECKS", (("moon", check),))
+    monkeypatch.setattr(examination, "CHECKS", (examination.ExaminationPart("moon", check),))
     shown = gatelock("doctor", "--json")
     assert shown.exit_code != 0
     assert ("moon", "the moon is full") in {(row["check"], row["what"]) for row in objects(shown)}
