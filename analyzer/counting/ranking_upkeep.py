@@ -56,7 +56,7 @@ OF_DAYS: PartitionKey = ("", "", -1)  # so was its day
 # After the end of a stretch, until it is ranked: most late records are there. And between two rankings of it.
 WAIT_S: Mapping[int, int] = {QUARTER_S: 0, HOUR_S: 120, DAY_S: 600}
 AGAIN_S: Mapping[int, int] = {QUARTER_S: 60, HOUR_S: 300, DAY_S: HOUR_S}
-# How long rankings are kept; those of days as long as their buckets. Pages compare with the four weeks before.
+# How long rankings are kept; those of days as long as their buckets. Pages compare with four weeks before.
 KEPT_S: Mapping[int, int] = {QUARTER_S: 36 * DAY_S, HOUR_S: 62 * DAY_S}
 FOLLOWED_S: Mapping[int, int] = {DAY_S: 31 * DAY_S, HOUR_S: 25 * HOUR_S}  # spans whose largest are completed
 FOLLOWED = 200  # series of each span; a page lists 100
