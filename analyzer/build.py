@@ -435,10 +435,10 @@ def add_reload(
 
 
 def job_scheduler(
-    settings: Settings, observer: Observer, watch: Watch | None = None, lanes: Sequence[Lane] = LANES
+    settings: Settings, observer: Observer, watch: Watch | None = None, lanes: Sequence[Lane] | None = None
 ) -> JobScheduler:
-    """Returns the jobs of some lanes, with separate connections for each, which it closes."""
-    return JobScheduler([_job_runner(settings, observer, lane, watch) for lane in lanes])
+    """Returns the jobs of some lanes, or of all, with separate connections for each, which it closes."""
+    return JobScheduler([_job_runner(settings, observer, lane, watch) for lane in lanes or LANES])
 
 
 def _job_runner(settings: Settings, observer: Observer, lane: Lane, watch: Watch | None = None) -> JobRunner:
