@@ -56,7 +56,8 @@ BRIGHT = (
 BEYOND = "Beyond limit: what was admitted after the limit was reached and before its gates closed."
 
 POLICY_COLUMNS = (
-    Column("policy", "Policy", "policy", 1), Column("resource", "Route"), Column("mode", "Mode", "state"),
+    Column("policy", "Policy", "policy", 1), Column("resource", "Route", "route"),
+    Column("mode", "Mode", "state"),
     Column("used", "Used", "amount"),
     Column("limit", "Limit", "amount"), Column("left", "Left", "amount"),
     Column("part", "Of the limit", "bar"),
@@ -70,7 +71,7 @@ HISTORY_COLUMNS = (
     Column("detail", "Why", rank=3),
 )  # fmt: skip
 RESOURCE_COLUMNS = (
-    Column("resource", "Route", rank=1), Column("requests", "Requests", "count"),
+    Column("resource", "Route", "route", 1), Column("requests", "Requests", "count"),
     Column("share", "Share", "share"),
     Column("denied", "Refused", "count"),
 )  # fmt: skip

@@ -12,6 +12,7 @@ from analyzer.gates.gate_answers import listed_gates
 from analyzer.kernel.database.audit_log import count_entries, entries
 from analyzer.kernel.database.clock import millis
 from analyzer.kernel.number_texts import length_text, share_text
+from analyzer.kernel.sentences import plural
 
 TRAIL = "/trail"
 LIKE: PagePlace = (0, "")
@@ -25,8 +26,8 @@ GATE_COLUMNS = (
     Column("wrong", "What is wrong", rank=3),
 )  # fmt: skip
 TRAIL_COLUMNS = (
-    Column("at", "Time", "time"), Column("act", "Act", "state"), Column("about", "About", rank=1),
-    Column("who", "By"), Column("why", "Why", rank=3),
+    Column("at", "Time", "time"), Column("act", "Act", "find"), Column("about", "About", rank=1),
+    Column("who", "By", "find"), Column("why", "Why", rank=3),
 )  # fmt: skip
 
 
@@ -43,7 +44,7 @@ def gates(request: PageRequest) -> Content:
     checks, denials = (sum(row.get(name) or 0 for row in rows) for name in ("checks", "denials"))
     wrong_count = sum(row["state"].mood == "bad" for row in rows)
     tiles = [
-        Tile("processes", f"{len(rows):,}", f"{len({row['application'] for row in rows})} applications"),
+        Tile("processes", f"{len(rows):,}", plural(len({row["application"] for row in rows}), "application")),
         Tile("wrong", f"{wrong_count:,}", "gates and refused clients", "bad" if wrong_count else "good"),
         Tile("oldest view", length_text(round(max(ages), 1)) if ages else "unknown"),
         Tile("refused", share_text(denials, checks), f"{denials:,} of {checks:,} checks"),
@@ -62,7 +63,7 @@ def trail(request: PageRequest) -> Content:
     def behind(place: PagePlace | None) -> Iterator[PlacedFields]:
         start = None if place is None else (int(place[0]), str(place[1]))
         for entry in entries(engine, since_ms, until_ms, text, start):
-            row = {"at": utc_text(entry.at.timestamp()), "who": entry.who, "act": Chip(entry.act),
+            row = {"at": utc_text(entry.at.timestamp()), "who": entry.who, "act": entry.act,
                    "about": entry.about, "why": entry.why}  # fmt: skip
             yield (-millis(entry.at), entry.id), row
 

@@ -11,7 +11,8 @@ from gatekeeper.model import Lock
 
 LOCK_COLUMNS = (
     Column("key", "Who", "caller", 1), Column("does", "Does", "state"),
-    Column("policy", "Policy", "policy"), Column("resource", "Resource"), Column("scope", "Scope", rank=0),
+    Column("policy", "Policy", "policy"), Column("resource", "Route", "route"),
+    Column("scope", "Scope", rank=0),
     Column("detail", "Why", rank=3), Column("began", "Since", "time"), Column("until", "Until", "time"),
 )  # fmt: skip
 UNLOCK = Column("unlock", "", "act")

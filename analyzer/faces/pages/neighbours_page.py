@@ -40,7 +40,7 @@ TAKER_COLUMNS = (
 )  # fmt: skip
 VICTIM_COLUMNS = (
     Column("began", "Lock began", "time"), Column("key", "Neighbour", "caller", 1),
-    Column("resource", "Route"), Column("policy", "Policy", "policy"),
+    Column("resource", "Route", "route"), Column("policy", "Policy", "policy"),
     Column("detail", "All others, during and before", rank=3),
 )  # fmt: skip
 

@@ -28,6 +28,8 @@ CellKind = Literal[
     "severity",
     "cure",
     "prose",
+    "route",
+    "find",
 ]
 # What a colour means everywhere: green fine, amber to be watched, red refused or wrong. The accent is for
 # links and what is selected.

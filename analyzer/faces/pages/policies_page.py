@@ -55,7 +55,8 @@ POLICY_COLUMNS = (
     Column("shadow", "In shadow", "count"), Column("brake", "Brake", "state"), Column("what", "Rule", rank=3),
 )  # fmt: skip
 NEAR_COLUMNS = (
-    Column("key", "Who", "caller", 1), Column("resource", "Route"), Column("part", "Of its limit", "bar"),
+    Column("key", "Who", "caller", 1), Column("resource", "Route", "route"),
+    Column("part", "Of its limit", "bar"),
     Column("used", "Used", "amount"), Column("limit", "Limit", "amount"), Column("state", "State", "state"),
 )  # fmt: skip
 
@@ -225,7 +226,8 @@ def _simulated(request: PageRequest, plan: Plan, judged: Policy) -> list[Block]:
     """Returns whom the policy would have locked with another limit, beside its present one."""
     filters = request.filters
     columns = (
-        Column("change", "Change", "state"), Column("key", "Who", "caller", 1), Column("resource", "Route"),
+        Column("change", "Change", "state"), Column("key", "Who", "caller", 1),
+        Column("resource", "Route", "route"),
         Column("then", "Locked now for"), Column("now", "Locked then for"),
         Column("requests", "Requests meanwhile", "count"),
     )  # fmt: skip

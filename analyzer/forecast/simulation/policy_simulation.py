@@ -190,7 +190,10 @@ def _span(
         begin_s = window.start_s if window.start_s >= too_wide_s or not is_cut else window.until_s
     if begin_s >= now_s:
         raise NotSimulated(f"counts that are narrow enough ({widest_s} s) begin only in its present window")
-    width_s = max(width.width_s for width in fitting if width.until_s > begin_s)
+    reaching = [width.width_s for width in fitting if width.until_s > begin_s]
+    if not reaching:
+        raise NotSimulated("nothing was counted in this time")
+    width_s = max(reaching)
     return SimulatedTime(begin_s, now_s, width_s, is_cut)
 
 

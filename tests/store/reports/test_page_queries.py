@@ -13,6 +13,7 @@ from analyzer.counting import key_search
 from analyzer.counting.key_search import find_keys
 from analyzer.counting.route_use import RouteQuery, busiest_resources, route_use
 from analyzer.flush.sql_store import SqlStore
+from analyzer.forecast.simulation.policy_simulation import NotSimulated, simulate
 from analyzer.judging.caller_limits import Profile
 from analyzer.judging.locks.lock_feed import new_mark
 from analyzer.judging.locks.locks_by_hand import Effect, LockTarget, clear_locks, extend_locks, set_locks
@@ -21,6 +22,9 @@ from analyzer.kernel.by import By
 from analyzer.kernel.database.audit_log import count_entries, entries, record
 from analyzer.kernel.database.clock import millis
 from analyzer.kernel.database.engine import writing
+from analyzer.plan.plan import make_plan
+from analyzer.plan.policies import RollingQuota
+from analyzer.plan.windows import Rolling
 from tests.store.flushing import a_row, flush, now_s, plan, quota
 from tests.support.stored_counts import put_counts
 
@@ -136,3 +140,13 @@ def test_audit_entries_behind_a_place_are_the_others_in_order(engine: sa.Engine,
         behind = (-millis(entry.at), entry.id)
         assert list(entries(engine, text="thing", behind=behind)) == whole[number:]
     assert not list(islice(entries(engine, text="5_"), 1))
+
+
+def test_a_policy_is_not_simulated_on_a_time_without_counts(engine: sa.Engine) -> None:
+    policy = RollingQuota("recent", 5, Rolling(3_600))
+    store, by_plan = SqlStore(engine, "here"), make_plan([], [], [policy])
+    store.activate(by_plan)
+    at_s = now_s(engine)
+    flush(store, by_plan, [a_row(7, at_s - 86_400)])
+    with pytest.raises(NotSimulated, match="nothing was counted in this time"):
+        simulate(engine, [policy], at_s - 600, lambda _done, _all: None)
