@@ -11,13 +11,15 @@ import asyncio
 import contextlib
 import json
 import os
+from collections import Counter
+from pathlib import Path
 
 import uvicorn
 
 from analyzer.demo.tied_module import when_parent_ends
 from analyzer.demo.traffic_size import PERIOD_S
 from gatekeeper import Gate
-from gatekeeper.adapters.asgi import Guard, Receive, Scope, Send, behind, header, header_text, routes
+from gatekeeper.adapters.asgi import Guard, Message, Receive, Scope, Send, behind, header, header_text, routes
 from gatekeeper.limits import SlidingLog
 from gatekeeper.requestlog.asgi import RequestLog
 from gatekeeper.requestlog.kafka import KafkaSink
@@ -28,7 +30,9 @@ EXPORT, EXPORT_S = "/v1/export", 0.060
 LOGIN = "/login"
 ROUTES = ("/v1/items/{id}", "/v1/search", "/v1/orders", EXPORT, LOGIN)
 BODIES = {"/v1/search": b"found\n" * 900, EXPORT: b"row\n" * 30_000}  # of other paths: ok
-LOAD_BALANCER = "127.0.0.1/32"  # the clients of the demo name another address in X-Forwarded-For
+CLIENT_ADDRESS = behind(["127.0.0.1/32"])  # the clients of the demo name another one in X-Forwarded-For
+CLIENT = b"x-demo-client"  # the header of requests of the demo's clients
+VISITORS = "visitors-"  # how the names of files begin
 
 
 class GuardedApp:
@@ -49,9 +53,50 @@ class GuardedApp:
         await send({"type": "http.response.body", "body": body})
 
 
+class VisitorLog:
+    """Notes requests of others than the demo's clients, which know only their own, as lines of JSON.
+
+    Args:
+        app: The application, with its guard and its request log.
+        file: Where to append; read by `outside_requests`.
+    """
+
+    def __init__(self, app: RequestLog, file: Path) -> None:
+        self._app = app
+        self._file = file
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = dict(scope["headers"])
+        if CLIENT in headers:
+            await self._app(scope, receive, send)
+            return
+        verdict = ""
+
+        async def noting(message: Message) -> None:
+            nonlocal verdict
+            if message["type"] == "http.response.start":
+                verdict = dict(message["headers"]).get(b"gatelock", b"").decode("latin-1")
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noting)
+        finally:
+            key, address = headers.get(b"x-api-key", b"").decode("latin-1"), CLIENT_ADDRESS(scope)
+            caller = f"api_key:{key}" if key else f"address:{address}"
+            with self._file.open("a") as log:
+                log.write(json.dumps([caller, verdict.startswith("denied")]) + "\n")
+
+
+def outside_requests(folder: Path) -> Counter[tuple[str, bool]]:
+    """Returns the requests of visitors, by caller and by whether a lock denied them."""
+    lines = (line for file in folder.glob(f"{VISITORS}*") for line in file.read_text().splitlines())
+    return Counter((caller, is_denied) for caller, is_denied in map(json.loads, lines))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--folder", type=Path, required=True, help="for notes about visitors")
     parser.add_argument("--kafka", required=True)
     parser.add_argument("--topic", required=True)
     parser.add_argument("--burst", type=int, required=True, help="requests a second of one caller")
@@ -65,17 +110,18 @@ def main() -> None:
         gate,
         SlidingLog(limit=arguments.burst, period=PERIOD_S),
         caller=header("x-api-key"),
-        address=behind([LOAD_BALANCER]),
+        address=CLIENT_ADDRESS,
         tenant=header_text("x-tenant"),
         resource=routes(ROUTES),
     )
-    app = RequestLog(guarded, to=KafkaSink(arguments.kafka, arguments.topic, options=arguments.options))
+    log = RequestLog(guarded, to=KafkaSink(arguments.kafka, arguments.topic, options=arguments.options))
+    app = VisitorLog(log, arguments.folder / f"{VISITORS}{arguments.port}.jsonl")
     config = uvicorn.Config(
         app, host="127.0.0.1", port=arguments.port, log_level="error", access_log=False, lifespan="off"
     )
     server = uvicorn.Server(config)
     when_parent_ends(lambda: setattr(server, "should_exit", True))
-    with contextlib.closing(gate), contextlib.closing(app):
+    with contextlib.closing(gate), contextlib.closing(log):
         server.run()
     os._exit(0)  # everything is closed: do not wait for the threads of the Kafka client
 

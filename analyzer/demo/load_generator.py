@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import NamedTuple
 
-from analyzer.demo.guarded_app import EXPORT, LOGIN
+from analyzer.demo.guarded_app import CLIENT, EXPORT, LOGIN
 from analyzer.demo.past_traffic import FLOOD_NETWORK, NEIGHBOUR
 from analyzer.demo.traffic_size import TrafficSize
 
@@ -53,6 +53,7 @@ class ClientRequest(NamedTuple):
     def head(self) -> bytes:
         """The request as bytes."""
         headers = {"x-api-key": self.key, "x-tenant": self.tenant, "x-forwarded-for": self.address}
+        headers[CLIENT.decode()] = "yes"
         lines = [f"{name}: {value}" for name, value in headers.items() if value]
         return "\r\n".join(
             [f"GET {self.path} HTTP/1.1", "host: shop", *lines, "connection: close", "", ""]

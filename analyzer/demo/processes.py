@@ -104,7 +104,7 @@ class DemoProcesses:
         for port in self.ports:
             command = [sys.executable, "-m", "analyzer.demo.guarded_app", "--port", str(port)]
             command += ["--kafka", self.kafka, "--topic", self.topic, "--options", json.dumps(producing)]
-            command += ["--burst", str(self.size.limiter.limit)]
+            command += ["--burst", str(self.size.limiter.limit), "--folder", str(self.folder)]
             workers[port] = self._start(f"worker-{port}", command)
         for port, worker in workers.items():
             self._wait_for_port(port, worker)

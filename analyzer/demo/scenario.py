@@ -8,6 +8,7 @@ import signal
 import tempfile
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 
 from analyzer.counting.usage import UsageQuery, usage_rows
+from analyzer.demo.guarded_app import outside_requests
 from analyzer.demo.live_view import LiveView
 from analyzer.demo.load_generator import CALLERS, NOISY, LoadGenerator, NoAnswer
 from analyzer.demo.processes import PAST_DAYS, POLICY, TOPIC, DemoProcesses, ProcessNotStarted
@@ -150,7 +152,8 @@ class Demo:
             "all clients have stopped; what is not counted yet is waited for, until the next Ctrl-C"
         )
         counted = await self._counted(lighter_load, ended)
-        return results.with_counts(lighter_load.sent, counted, await asyncio.to_thread(self.processes.lag))
+        sent = await asyncio.to_thread(self._sent, lighter_load)
+        return results.with_counts(sent, counted, await asyncio.to_thread(self.processes.lag))
 
     async def _with_load(self, load: LoadGenerator, part: Coroutine[Any, Any, Result]) -> Result:
         """Runs a part of the demo while the callers send requests. Raises ProcessNotStarted."""
@@ -235,17 +238,24 @@ class Demo:
     ) -> Mapping[str, tuple[int, int]]:
         """Returns the counts, once they equal the requests or none is counted any more."""
         began_s = moved_s = time.monotonic()
-        last, expected, sent = -1, expected_counts(load.sent), load.sent.total()
+        last = -1
         while True:
+            sent = await asyncio.to_thread(self._sent, load)
+            expected = expected_counts(sent)
             counted = await self._read(self.figures.by_caller)
             total, now_s = sum(map(sum, counted.values())), time.monotonic()
             if total != last:
                 last, moved_s = total, now_s
             is_over = now_s - moved_s > self.size.patience_s(STANDSTILL_S)
             is_over |= now_s - began_s > self.size.patience_s(COUNTED_WITHIN_S)
-            if counted == expected or total > sent or is_over or (hurry is not None and hurry.is_set()):
+            is_over |= hurry is not None and hurry.is_set()
+            if counted == expected or total > sent.total() or is_over:
                 return counted
             await asyncio.sleep(self.size.patience_s(FIGURES_EVERY_S))
+
+    def _sent(self, load: LoadGenerator) -> Counter[tuple[str, bool]]:
+        """Returns the requests of the demo's clients and of visitors, by caller and by what denied them."""
+        return load.sent + outside_requests(self.processes.folder)
 
     async def _kill_and_restart_analyzer(self) -> float:
         """Returns the seconds from the kill until the new analyzer has counted a request."""

@@ -36,7 +36,6 @@ SLEEPS = {
     "tests/gatekeeper/test_testing_plugin.py": VIRTUAL,
     "tests/house/test_readme.py": "an analyzer runs for a while next to other commands",
     "tests/house/test_waits.py": "examples",
-    "tests/support/filled_installation.py": "the pace of its requests; a program to look at pages",
     "tests/store/transaction/test_activation.py": "milliseconds of a clock pass while a plan comes in force",
     "tests/kafka/test_silent_failures.py": "nothing may be logged for five seconds of failing attempts",
     "tests/web/test_shared_gzip.py": VIRTUAL,

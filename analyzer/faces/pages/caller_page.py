@@ -37,6 +37,7 @@ from analyzer.faces.pages.page_filters import POINTS_MAX, STEPS_S
 from analyzer.faces.pages.page_request import PageRequest
 from analyzer.faces.pages.traffic_blocks import NOTHING, REFUSED
 from analyzer.kernel.number_texts import share_text
+from analyzer.kernel.sentences import plural
 from analyzer.kernel.time_texts import format_second
 from analyzer.plan.groupings import parse_grouping
 from analyzer.plan.meter_units import UNLIMITED, rounded_text
@@ -337,7 +338,7 @@ def _busy_hours(request: PageRequest, name: str) -> HeatMap:
         )
         for number, day in enumerate(DAYS)
     ]
-    about = f"Mean requests of each hour of the week, of {weeks} weeks, {request.filters.zone}."
+    about = f"Mean requests of each hour of the week, of {plural(weeks, 'week')}, {request.filters.zone}."
     return HeatMap("Busy hours", about, rows, is_half=True)
 
 
@@ -367,6 +368,7 @@ def _forms(request: PageRequest, explained: ExplainedCaller) -> list[ActForm]:
     else:
         forms.append(ActForm("Lock", "/v1/locks/lock", of_caller, [LENGTH], "Lock"))
     judged = [use for use in explained.standing.uses if not use.is_exempt and use.limit < UNLIMITED]
+    judged.sort(key=lambda use: (use.policy.is_shadow, -part_of(use)))  # the one that locks is chosen
     names = list(dict.fromkeys(use.policy.name for use in judged))
     if names:
         choice = Input("policy", "Policy", names[0], choices=names, required=True)
