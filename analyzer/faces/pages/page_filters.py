@@ -69,6 +69,11 @@ class Filters(NamedTuple):
         return next((step_s for step_s in STEPS_S if self.length_s / step_s <= POINTS_MAX), STEPS_S[-1])
 
     @property
+    def refresh_s(self) -> int:
+        """How often a page with the newest of these rows is read again: more rarely for wider steps."""
+        return max(10, min(60, self.step_s // 6))
+
+    @property
     def from_s(self) -> int:
         """The begin of the first step."""
         begin_s = self.now_s - self.length_s
