@@ -87,20 +87,37 @@ class Source(Protocol):
         """Releases all partitions and connections; records that were not acknowledged are not lost."""
 
 
+SHORT_S = 0.005  # waiting for a source while another one has records; enough for Kafka's group
+
+
 class CombinedSource:
-    """Several sources as one, polled in turn."""
+    """Several sources as one, polled in turn.
+
+    Sources that had records are polled first, and the others are waited for only when none has any: an idle
+    file must not make the records of a topic wait.
+    """
 
     def __init__(self, sources: Sequence[Source]) -> None:
         self._sources = tuple(sources)
         self._first = 0  # index of the source that is polled first
+        self._busy: set[int] = set()  # indexes of the sources that had records
+        self._was_cut = False  # whether the iterator was dropped: then the others come first, busy or not
 
     def take(self, timeout_s: float) -> Iterator[SourceItem]:
-        share_s = timeout_s / max(1, len(self._sources))
-        in_turn = self._sources[self._first :] + self._sources[: self._first]
-        for source in in_turn:
-            # If the iterator is dropped here, the others come first the next time.
-            self._first = (self._first + 1) % len(self._sources)
-            yield from source.take(share_s)
+        number = len(self._sources)
+        share_s = timeout_s / max(1, number)
+        in_turn = [(self._first + place) % number for place in range(number)]
+        if not self._was_cut:
+            in_turn.sort(key=lambda place: place not in self._busy)
+        self._was_cut, has_taken = True, False
+        for place in in_turn:
+            self._first = (place + 1) % number
+            self._busy.discard(place)
+            for item in self._sources[place].take(min(share_s, SHORT_S) if has_taken else share_s):
+                has_taken = True
+                self._busy.add(place)
+                yield item
+        self._was_cut = False
 
     def lags(self) -> dict[Partition, Lag]:
         return {part: lag for source in self._sources for part, lag in source.lags().items()}
