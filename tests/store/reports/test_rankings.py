@@ -164,10 +164,10 @@ def queries(at_s: int, meter: str) -> Iterator[TrafficQuery]:
 
 
 @settings(
-    max_examples=deeper(8), deadline=None,
+    max_examples=deeper(3), deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )  # fmt: skip
-@given(acts=st.lists(ACTS, max_size=9))
+@given(acts=st.lists(ACTS, max_size=4))
 def test_a_ranking_of_any_span_equals_a_recount(
     engine: sa.Engine, marks: Callable[[], str], few: None, acts: list[Any]
 ) -> None:
