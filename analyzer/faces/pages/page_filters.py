@@ -70,7 +70,7 @@ class Filters(NamedTuple):
 
     @property
     def refresh_s(self) -> int:
-        """How often a page with the newest of these rows is read again: more rarely for wider steps."""
+        """Seconds between two reads of a page with the newest of these rows; more for wider steps."""
         return max(10, min(60, self.step_s // 6))
 
     @property
