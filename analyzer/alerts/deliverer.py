@@ -27,6 +27,7 @@ from analyzer.alerts.message_rows import DueMessage
 from analyzer.alerts.routing import DestinationOf
 from analyzer.kernel.database.clock import clock_ms
 from analyzer.kernel.database.engine import reading, writing
+from analyzer.kernel.retry_pauses import retry_pause_s
 
 log = logging.getLogger(__name__)
 
@@ -35,18 +36,6 @@ UNKNOWN_WAIT_S = 300.0  # of messages to a name that this configuration does not
 UNKNOWN_GIVE_UP_S = 86_400.0
 STEP_S = 5.0  # after which a step begins no other message to a destination
 SENDERS_MAX = 8  # destinations that are tried at a time
-
-
-def wait_s(tries: int, random: float) -> float:
-    """Returns the time until the next try, after this number of them; `random` is from 0 to 1.
-
-    >>> [wait_s(tries, 1.0) for tries in (1, 2, 3, 20)]
-    [5.0, 10.0, 20.0, 3600.0]
-    >>> wait_s(1, 0.0)
-    2.5
-    """
-    longest_s = min(FIRST_WAIT_S * 2.0 ** min(tries - 1, 20), LONGEST_WAIT_S)
-    return longest_s * (0.5 + random / 2)
 
 
 class Deliverer:
@@ -141,7 +130,7 @@ class Deliverer:
 
     def _try(self, destination: Destination, message: DueMessage) -> bool:
         """Tries a message; returns whether the next one to its destination may be tried now."""
-        pause_s = wait_s(message.tries + 1, self._random())
+        pause_s = retry_pause_s(message.tries + 1, FIRST_WAIT_S, LONGEST_WAIT_S, self._random())
         with self._mutex, writing(self._engine) as db:
             now_ms = clock_ms(db)
             if not message_rows.begin_try(db, message.id, now_ms + round(pause_s * 1000)):

@@ -24,7 +24,7 @@ from analyzer.alerts.channels.webhook_signatures import new_secret
 from analyzer.callers.caller_changes import set_callers
 from analyzer.demo import mock_broker
 from analyzer.demo.alert_receiver import SECRET
-from analyzer.demo.guarded_app import DATABASE
+from analyzer.demo.guarded_app import DATABASE, ROUTES
 from analyzer.demo.past_traffic import PastTraffic
 from analyzer.demo.traffic_size import TrafficSize
 from analyzer.judging.caller_limits import Profile
@@ -215,9 +215,15 @@ class DemoProcesses:
             port=self.analyzer_port,
             options=client_options,
             zone=zone_far_from_midnight(),
-            past=PAST_SOURCE.format(file=self.past, name=PAST) if self.has_past else "",
+            past=PAST_SOURCE.format(file=self.past, name=PAST, routes=json.dumps(ROUTES))
+            if self.has_past
+            else "",
             alerts=self._alerts() if self.has_past else "",
         )
+
+    def _past_source(self) -> str:
+        """Returns the table of the source of the past."""
+        return PAST_SOURCE.format(file=self.past, name=PAST, routes=json.dumps(ROUTES))
 
     def _alerts(self) -> str:
         """Returns the tables of alerts, and writes the secret that they are signed with."""
@@ -434,9 +440,9 @@ time = {{ path = "ts", unit = "s" }}
 api_key = "api_key"
 address = {{ path = "ip", prefix6 = 64 }}
 tenant = "org"
-resource = {{ path = "path", routes = ["/v1/items/{{id}}", "/v1/search", "/v1/orders", "/v1/export", "/login"], else = "other" }}
+resource = {{ path = "path", routes = {routes}, else = "other" }}
 status = "status"
 bytes = {{ path = "bytes", kind = "bytes" }}
 duration = {{ path = "took", unit = "s" }}
 gate = "gate"
-"""  # noqa: E501
+"""

@@ -66,7 +66,7 @@ class List(NamedTuple):
 def function(path: str) -> Callable[..., Any]:
     """Returns the function at "module:name" below `analyzer`; imports its module."""
     module, _, name = path.partition(":")
-    return getattr(import_module(f"analyzer.{module}"), name)  # type: ignore[no-any-return]
+    return getattr(import_module(f"analyzer.{module}"), name)  # type: ignore[no-any-return]  # by its name
 
 
 def path_of(row: Act | List) -> str:

@@ -8,6 +8,7 @@ from random import Random
 from typing import NamedTuple, Protocol
 
 from analyzer.kernel.errors import AnalyzerError
+from analyzer.kernel.retry_pauses import retry_pause_s
 
 log = logging.getLogger(__name__)
 
@@ -49,8 +50,8 @@ class FailingJobs:
                 "job %s failed: %s; it is tried again, and counting continues",
                 job, sentence, exc_info=error if is_bug else None,
             )  # fmt: skip
-        pause_s = min(RETRY_MAX_S, RETRY_FIRST_S * 2.0 ** min(failures, 20))
-        return JobFailure(pause_s * self.random.uniform(0.5, 1.0), sentence)
+        pause_s = retry_pause_s(failures + 1, RETRY_FIRST_S, RETRY_MAX_S, self.random.random())
+        return JobFailure(pause_s, sentence)
 
     def succeeded(self, job: str) -> None:
         """Reports the recovery, if the job had failed."""

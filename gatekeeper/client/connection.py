@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import re
-import ssl
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -15,6 +13,13 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlencode
 
+from gatekeeper.sources.server_access import (
+    checked_token,
+    failure_in_words,
+    read_token,
+    tls_context,
+    token_from_environment,
+)
 from gatekeeper.sources.timed_connection import CHUNK_BYTES, DeadlineSocket, parse_server_url
 
 __all__ = ["ApiConnection", "ApiError", "ConfirmationNeeded", "ServerAway"]
@@ -22,7 +27,6 @@ __all__ = ["ApiConnection", "ApiError", "ConfirmationNeeded", "ServerAway"]
 TOKEN_NAME, TOKEN_FILE_NAME = "GATELOCK_TOKEN", "GATELOCK_TOKEN_FILE"
 TIMEOUT_S = 30.0  # of a request: the server gives up after 15
 ANSWER_BYTES_MAX = 16 << 20  # the server's answers have at most 8 MiB
-TOKEN_BYTES_MAX = 4 << 10
 PAGE_ROWS = 1_000
 TRIES = 3  # of a request that reads, while the server is busy
 RETRY_MAX_S = 10.0  # of a wait that the server asks for
@@ -99,7 +103,7 @@ class ApiConnection:
         self._server = parse_server_url(url)
         self._token = _token(token)
         self._timeout_s = timeout
-        self._tls = _tls_context(ca) if self._server.scheme == "https" else None
+        self._tls = tls_context(ca) if self._server.scheme == "https" else None
         self._mutex = threading.Lock()
         self._connection: http.client.HTTPConnection | None = None
         self._socket: DeadlineSocket | None = None
@@ -177,7 +181,7 @@ class ApiConnection:
                 content = _content(answer)
             except (OSError, http.client.HTTPException) as error:
                 self.close()
-                raise ServerAway(f"{self.url}: {_explained(error)}") from error
+                raise ServerAway(f"{self.url}: {failure_in_words(error)}") from error
             if answer.will_close:
                 self.close()
         retry_after = answer.getheader("retry-after", "")
@@ -236,40 +240,8 @@ def _text(value: object) -> str:
 
 def _token(token: str | Path | None) -> str | None:
     """Returns the token: stated, in a file, or of the environment. Raises ValueError."""
-    if token is None and (stated := os.environ.get(TOKEN_NAME)):
-        token = stated
-    if token is None and (file := os.environ.get(TOKEN_FILE_NAME)):
-        token = Path(file)
-    where = "the token"
+    if token is None:
+        token = token_from_environment(TOKEN_NAME, TOKEN_FILE_NAME)
     if isinstance(token, Path):
-        where = str(token)
-        try:
-            with token.open("rb") as opened:
-                token = opened.read(TOKEN_BYTES_MAX).decode("latin-1").strip()
-        except OSError as error:
-            raise ValueError(f"the token file {where}: {error.strerror}") from error
-    # The message does not repeat the text, which may be a secret.
-    if token is not None and not re.fullmatch(r"[!-~]+", token):
-        raise ValueError(f"{where}: expected one word in ASCII")
-    return token
-
-
-def _tls_context(ca: Path | None) -> ssl.SSLContext:
-    try:
-        context = ssl.create_default_context(cafile=ca)
-    except OSError as error:
-        raise ValueError(f"ca: {ca} holds no certificates in PEM: {error}") from error
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    return context
-
-
-def _explained(error: Exception) -> str:
-    if isinstance(error, TimeoutError):
-        return "no complete answer in time"
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"the certificate is not valid: {error.verify_message}"
-    if isinstance(error, http.client.RemoteDisconnected):
-        return "the server closed the connection"
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror.lower()
-    return str(error) or type(error).__name__
+        return read_token(token)
+    return None if token is None else checked_token(token, "the token")

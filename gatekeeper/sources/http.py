@@ -8,7 +8,6 @@ import io
 import logging
 import os
 import re
-import ssl
 import threading
 import time
 import zlib
@@ -25,6 +24,13 @@ from urllib.parse import quote, urlencode
 from gatekeeper.caller_view import CALLER_FIELD, PATH, CallerView, parse_view
 from gatekeeper.feed import feed_json
 from gatekeeper.model import Cursor, GateStatus, SourceError, Update
+from gatekeeper.sources.server_access import (
+    checked_token,
+    failure_in_words,
+    read_token,
+    tls_context,
+    token_from_environment,
+)
 from gatekeeper.sources.timed_connection import CHUNK_BYTES, DeadlineSocket, parse_server_url
 from gatekeeper.view.cooperative import with_pauses
 
@@ -37,7 +43,6 @@ TIMEOUT_S = 5.0  # for all the rest of a fetch: name, connection, request, whole
 CONNECT_S = 3.0
 REPORT_S = 1.0  # for reporting status, on which no decision depends and for which the next fetch waits
 ANSWER_BYTES_MAX = 64 << 20  # some 200,000 locks; before and after decompression
-TOKEN_BYTES_MAX = 4 << 10
 SHOWN_MAX = 200  # characters of a server's text that a message repeats
 READ_AT_ONCE_BYTES = 8 << 10  # of the decompressed answer
 VIEW_CONNECTIONS_MAX = 8  # that stay open for views of callers; further ones are closed after their answer
@@ -108,14 +113,14 @@ class HttpSource:
             raise ValueError(f"wait: expected seconds from 0 to 60, got {wait!r}")
         if not 0 < timeout <= 60:
             raise ValueError(f"timeout: expected seconds above 0, up to 60, got {timeout!r}")
-        self._token = token if token is not None else _token_from_environment()
+        self._token = token if token is not None else token_from_environment(TOKEN_NAME, TOKEN_FILE_NAME)
         if isinstance(self._token, str):
-            self._token = _checked_token(self._token, "token")
+            self._token = checked_token(self._token, "token")
         self._wait_s = wait
         self._timeout_s = timeout
         self._arguments = (url, ca, wait, timeout)
         self.longest = wait + timeout
-        self._tls = _tls_context(ca) if self._server.scheme == "https" else None
+        self._tls = tls_context(ca) if self._server.scheme == "https" else None
         if self._tls is None and self._token is not None and not self._server.is_local:
             log.warning("%s: the token is sent unencrypted; use https", url)
         self._reset()
@@ -189,7 +194,7 @@ class HttpSource:
             raise
         except (OSError, http.client.HTTPException, zlib.error, EOFError) as error:
             self._disconnect()
-            raise SourceError(f"{self._server.display_name}: {_explain(error)}") from error
+            raise SourceError(f"{self._server.display_name}: {failure_in_words(error)}") from error
 
     def close(self) -> None:
         """Closes the connection; a fetch in another thread ends at once. A later fetch opens a new one."""
@@ -276,7 +281,12 @@ class HttpSource:
         headers = {"accept": "application/json", "accept-encoding": "gzip", "user-agent": AGENT}
         if self._instance:
             headers[INSTANCE_FIELD] = self._instance  # names the gate to operators if it is refused
-        token = _read_token(self._token) if isinstance(self._token, Path) else self._token
+        token = self._token
+        if isinstance(token, Path):
+            try:
+                token = read_token(token)
+            except ValueError as error:
+                raise SourceError(str(error)) from error
         return headers if token is None else headers | {"authorization": f"Bearer {token}"}
 
 
@@ -381,49 +391,3 @@ def _query(since: Cursor | None, wait_s: float) -> str:
     if wait_s:
         parameters["wait"] = f"{wait_s:g}"
     return f"?{urlencode(parameters)}" if parameters else ""
-
-
-def _tls_context(ca: Path | None) -> ssl.SSLContext:
-    try:
-        context = ssl.create_default_context(cafile=ca)
-    except OSError as error:
-        raise ValueError(f"ca: {ca} holds no certificates in PEM: {error}") from error
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    return context
-
-
-def _token_from_environment() -> str | Path | None:
-    if token := os.environ.get(TOKEN_NAME):
-        return token
-    file = os.environ.get(TOKEN_FILE_NAME)
-    return Path(file) if file else None
-
-
-def _read_token(file: Path) -> str:
-    try:
-        with file.open("rb") as opened:
-            raw = opened.read(TOKEN_BYTES_MAX)
-        return _checked_token(raw.decode("latin-1").strip(), str(file))
-    except OSError as error:
-        raise SourceError(f"the token file {file}: {error.strerror}") from error
-    except ValueError as error:
-        raise SourceError(str(error)) from error
-
-
-def _checked_token(token: str, where: str) -> str:
-    # The message does not repeat the text, which may be a secret.
-    if not re.fullmatch(r"[!-~]+", token):
-        raise ValueError(f"{where}: expected a token, one word in ASCII")
-    return token
-
-
-def _explain(error: Exception) -> str:
-    if isinstance(error, TimeoutError):
-        return "no complete answer in time"
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"the certificate is not valid: {error.verify_message}"
-    if isinstance(error, http.client.RemoteDisconnected):
-        return "the server closed the connection without an answer"
-    if isinstance(error, http.client.HTTPException):
-        return f"not an HTTP answer: {error!r:.100}"
-    return getattr(error, "strerror", None) or str(error) or type(error).__name__

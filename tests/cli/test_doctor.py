@@ -23,13 +23,16 @@ from analyzer.billing.days.day_rows import add_day
 from analyzer.config.settings import load
 from analyzer.counting.gaps import SqlGaps
 from analyzer.counting.measured_delays import MeasuredDelays, PartitionClock, SourceDelay
-from analyzer.faces.signals.conditions import CONDITIONS
+from analyzer.faces.signals.conditions import CONDITIONS, Signal
 from analyzer.faces.signals.doctor import gate_checks
 from analyzer.faces.signals.doctor.examination import CHECKS
+from analyzer.faces.signals.signal_table import store_signals
 from analyzer.flush.analyzers import LIVING_MS, AnalyzerFile, SqlAgreement
 from analyzer.flush.sql_store import SqlStore
 from analyzer.judging.locks import lock_feed
+from analyzer.judging.locks.suspension import suspend
 from analyzer.judging.sql import plans
+from analyzer.kernel.database.clock import instant
 from analyzer.kernel.database.engine import NowMs
 from analyzer.kernel.jobs.job_runs import SqlJobRuns
 from analyzer.kernel.jobs.job_schedules import BegunRun, RunOutcome, Schedule
@@ -48,6 +51,7 @@ from analyzer.plan.meters import DUPLICATES, REQUESTS
 from analyzer.plan.plan import Plan, make_plan
 from analyzer.plan.policies import Quota
 from analyzer.plan.windows import Calendar
+from gatekeeper.feed.feed_json import time_text
 from gatekeeper.model import SUSPENSION, Cursor, Lock, Set
 from gatekeeper.sources.sql import SqlSource
 from tests.support.gate_reports import ANN, BOB, SOURCE, gate_status, log_callers, report
@@ -122,6 +126,28 @@ def test_the_page_lists_each_condition_with_its_severity() -> None:
     rows = re.findall(r"^\| (critical|warning|info) \|[^|]*\| (.*) \|$", PAGE.read_text(), re.MULTILINE)
     listed = {name: severity for severity, names in rows for name in re.findall(r"`([a-z-]+)`", names)}
     assert listed == {name: kind.severity for name, kind in CONDITIONS.items()}
+
+
+def test_a_condition_for_a_decision_is_shown_and_is_not_wrong(gatelock: Gatelock, engine: sa.Engine) -> None:
+    make_healthy(engine)
+    now = datetime.now(UTC)
+    in_shadow = Lock(
+        scope="caller", key=ANN, policy="trial", action="shadow", began=now, until=now + timedelta(hours=1)
+    )
+    with engine.begin() as db:
+        lock_feed.publish(db, [Set(in_shadow)], "mark")
+    shown = [found for found in findings(gatelock, exit_code=0)["locks"] if found["name"]]
+    assert [(found["name"], found["state"]) for found in shown] == [("shadow-locks", "info")]
+
+
+def test_a_finding_says_since_when_it_stands(gatelock: Gatelock, engine: sa.Engine) -> None:
+    make_healthy(engine)
+    suspend(engine, 60_000, "ann", "an exercise", lambda: "mark")
+    [found] = findings(gatelock, exit_code=1)["gates"][:1]
+    assert (found["name"], found["since"]) == ("locks-suspended", None), "no job has looked yet"
+    [begun] = store_signals(engine, [Signal("locks-suspended", "", "critical", "all are", "")]).began
+    [found] = findings(gatelock, exit_code=1)["gates"][:1]
+    assert found["since"] == time_text(instant(begun.since_ms))
 
 
 def test_a_healthy_installation_has_only_fine_findings(gatelock: Gatelock, engine: sa.Engine) -> None:

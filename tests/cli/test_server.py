@@ -180,7 +180,7 @@ def test_a_server_that_is_away_and_a_wrong_token_have_their_exit_codes(
     away = gatelock("locks", "list", "--server", "http://127.0.0.1:1")
     assert (
         away.exit_code,
-        "cannot reach the server: http://127.0.0.1:1: connection refused" in away.stderr,
+        "cannot reach the server: http://127.0.0.1:1: Connection refused" in away.stderr,
     ) == (3, True)
     assert gatelock("locks", "list", "--server", "ftp://x").exit_code == 2
     monkeypatch.setenv("GATELOCK_TOKEN", "gatelock_wrong")

@@ -175,7 +175,7 @@ def test_a_token_is_read_from_a_file_or_the_environment_and_never_shown(
 ) -> None:
     file = tmp_path / "token"
     file.write_text("a secret of two lines\nx")
-    with pytest.raises(ValueError, match="expected one word") as refused:
+    with pytest.raises(ValueError, match="one word in ASCII") as refused:
         ApiConnection("https://gatelock.example", file)
     assert "secret" not in str(refused.value)
     monkeypatch.setenv("GATELOCK_TOKEN_FILE", str(tmp_path / "missing"))

@@ -130,4 +130,4 @@ def _answer(code: int, text: bytes | str) -> str:
 
 def _shut_down(smtp: smtplib.SMTP) -> None:
     with suppress(OSError, AttributeError):
-        socket.socket.shutdown(smtp.sock, socket.SHUT_RDWR)  # type: ignore[arg-type]
+        socket.socket.shutdown(smtp.sock, socket.SHUT_RDWR)  # type: ignore[arg-type]  # it is connected

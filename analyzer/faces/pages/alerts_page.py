@@ -35,7 +35,7 @@ DESTINATIONS = (
 )  # fmt: skip
 MESSAGES = (
     Column("made", "Time", "time"), Column("to", "To"), Column("state", "State", "state"),
-    Column("severity", "Severity", "severity"), Column("title", "Message", "prose", 1),
+    Column("severity", "Severity", "state"), Column("title", "Message", "prose", 1),
     Column("events", "Events", "count"), Column("tries", "Tries", "count", 0),
     Column("answer", "Answer", "prose", 3), Column("next", "Next try", "time", 0), Column("id", "Id", rank=0),
 )  # fmt: skip

@@ -170,7 +170,7 @@ def _jobs(request: PageRequest) -> PageTable:
 def _job_row(job: ListedJob) -> dict[str, Any]:
     last: dict[str, Any] = dict(job.last or {})
     outcome, moods = str(last.get("outcome") or ""), {"done": "good", "running": "good", "failed": "bad"}
-    chip = Chip(outcome, moods.get(outcome, "watch")) if outcome else None  # type: ignore[arg-type]
+    chip = Chip(outcome, moods.get(outcome, "watch")) if outcome else None  # type: ignore[arg-type]  # moods are texts
     return job._asdict() | last | {"outcome": chip, "next": job.next}
 
 

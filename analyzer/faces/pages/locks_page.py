@@ -25,7 +25,7 @@ def locks(request: PageRequest) -> Content:
     def behind(place: PagePlace | None) -> Iterator[PlacedFields]:
         # A place of this list has these five parts.
         start = None if place is None else (int(place[0]), *map(str, place[1:]))
-        for lock in locks_in_force(request.engine, search=search, behind=start):  # type: ignore[arg-type]
+        for lock in locks_in_force(request.engine, search=search, behind=start):  # type: ignore[arg-type]  # five
             at = (-millis(lock.until), lock.policy, lock.scope, lock.key, lock.resource or "")
             yield at, lock_row(lock)
 

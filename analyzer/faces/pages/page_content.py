@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
 from analyzer.billing.reports.row_formats import encode_csv
+from analyzer.kernel.outbox import Severity
 from analyzer.kernel.time_texts import offset_text
 from analyzer.plan.meter_units import STORED_IN, chart_scale
 
@@ -25,7 +26,6 @@ CellKind = Literal[
     "state",
     "link",
     "act",
-    "severity",
     "cure",
     "prose",
     "route",
@@ -65,6 +65,14 @@ class Chip(NamedTuple):
 
     text: str
     mood: Mood = "plain"
+
+
+SEVERITY_MOODS: Mapping[Severity, Mood] = {"critical": "bad", "warning": "watch", "info": "plain"}
+
+
+def severity_chip(severity: Severity) -> Chip:
+    """Returns a severity in its colour."""
+    return Chip(severity, SEVERITY_MOODS[severity])
 
 
 class Link(NamedTuple):

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from analyzer.faces.pages.page_content import Banner, Column, Content, Link, Mood, PageTable
+from analyzer.faces.pages.page_content import (
+    SEVERITY_MOODS,
+    Banner,
+    Column,
+    Content,
+    Link,
+    PageTable,
+    severity_chip,
+)
 from analyzer.faces.pages.page_request import PageRequest, utc_text
 from analyzer.faces.signals.conditions import Signal
 from analyzer.faces.signals.signal_table import standing_signals
 from analyzer.kernel.database.engine import Engine
-from analyzer.kernel.outbox import Severity
 
 PATH = "/signals"
-MOODS: dict[Severity, Mood] = {"critical": "bad", "warning": "watch", "info": "good"}
 COLUMNS = (
-    Column("severity", "Severity", "severity"), Column("what", "What", "prose", 1),
+    Column("severity", "Severity", "state"), Column("what", "What", "prose", 1),
     Column("since", "Since", "time"),
     Column("cure", "What to do", "cure", 3), Column("address", "More", "link"),
 )  # fmt: skip
@@ -24,7 +30,7 @@ def signals(request: PageRequest) -> Content:
     standing = standing_signals(request.engine)
     rows = [
         {
-            "severity": signal.severity,
+            "severity": severity_chip(signal.severity),
             "what": signal.what,
             "since": utc_text(signal.since_ms / 1000) if signal.since_ms else None,
             "cure": signal.cure,
@@ -45,7 +51,7 @@ def signals_banner(engine: Engine) -> Banner:
     worst, *others = bad
     text = f"{worst.what[:1].upper()}{worst.what[1:]}"
     text += "" if text.endswith(("?", ".")) else "."
-    return Banner(text, MOODS[worst.severity], *_link(others, "more"), cure=worst.cure)
+    return Banner(text, SEVERITY_MOODS[worst.severity], *_link(others, "more"), cure=worst.cure)
 
 
 def _link(others: list[Signal], words: str) -> tuple[str, str]:

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 from analyzer.kernel.outbox import Severity
 
 SEVERITIES: Sequence[Severity] = ("critical", "warning", "info")  # the worst first
-State = Literal["fine", "wrong", "away"]
+State = Literal["fine", "info", "wrong", "away"]
 
 LISTED_MAX = 3  # of a kind, each in a line
 COMMAND = re.compile(r"`(gatelock [^`]+)`")
@@ -98,7 +98,7 @@ class Observation(NamedTuple):
     """The state of one part in one sentence.
 
     Attributes:
-        state: `wrong` and `away` have the name of a condition.
+        state: All but `fine` have the name of a condition; `info` is for a decision, and not wrong.
         what: The sentence.
         cure: What to do, with the command in backticks; "" if nothing is to be done.
         name: A key of CONDITIONS; "" if the part is fine.
@@ -122,9 +122,10 @@ def fine(what: str, cure: str = "") -> Observation:
     return Observation("fine", what, cure)
 
 
-def wrong(name: str, subject: str, what: str, cure: str) -> Observation:
+def in_condition(name: str, subject: str, what: str, cure: str) -> Observation:
     """Returns that a part is in the condition `name`."""
-    return Observation("wrong", what, cure, name, subject)
+    state: State = "info" if CONDITIONS[name].severity == "info" else "wrong"
+    return Observation(state, what, cure, name, subject)
 
 
 class Signal(NamedTuple):

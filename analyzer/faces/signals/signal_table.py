@@ -133,6 +133,13 @@ def standing_signals(engine: sa.Engine) -> list[Signal]:
     return [unwatched, *standing]
 
 
+def signal_begins(engine: sa.Engine) -> dict[tuple[str, str], str]:
+    """Returns when the stored signals began, by name and subject. Raises StoreAway."""
+    with reading(engine) as db:
+        signals_stored = [row.signal for row in _rows(db)]
+    return {(signal.name, signal.subject): time_text(instant(signal.since_ms)) for signal in signals_stored}
+
+
 def signal_fields(signal: Signal, *, has_details: bool = True) -> dict[str, object]:
     """Returns a signal as JSON has it; without details only what names no caller, path or machine."""
     fields: dict[str, object] = {"name": signal.name, "severity": signal.severity}

@@ -25,10 +25,6 @@ def signal_work(settings: Callable[[], Settings], engine: Engine) -> Work:
     return Work(watch.step, watch.done_elsewhere)
 
 
-# "This configuration" is that of the process that looks; other analyzers' files have separate conditions.
-OF_ONE_PROCESS = frozenset({"plan-differs"})
-
-
 class SignalWatch:
     """Looks at an installation, step by step.
 
@@ -63,9 +59,9 @@ class SignalWatch:
                 # The moments of looks decide about those of each look.
                 self._due_s[place] = now_s + (part.every_s if part.every_s > LOOK_EVERY_S else 0.0)
         seen = standing(observation for observations in self._last for observation in observations)
-        lasting = self._lasting([signal for signal in seen if signal.name not in OF_ONE_PROCESS], now_s)
         changes = store_signals(
-            self._engine, [signal._replace(what=masked(signal.what)) for signal in lasting]
+            self._engine,
+            [signal._replace(what=masked(signal.what)) for signal in self._lasting(seen, now_s)],
         )
         for signal in changes.began:
             log.warning("%s%s", signal.what, f"; {signal.cure}" if signal.cure else "")

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from analyzer.config.settings import load
 from analyzer.faces.pages.page_list import PAGES
 from analyzer.faces.pages.signals_page import signals_banner
-from analyzer.faces.signals.conditions import CONDITIONS, Signal, fine, standing, wrong
+from analyzer.faces.signals.conditions import CONDITIONS, Signal, fine, in_condition, standing
 from analyzer.faces.signals.doctor.examination import CHECKS
 from analyzer.faces.signals.signal_table import HOLD_MS, WATCH, SignalChanges, standing_signals, store_signals
 from analyzer.faces.signals.signal_watch import SignalWatch, signal_work
@@ -105,7 +105,9 @@ def test_without_a_look_the_first_signal_names_that(engine: sa.Engine) -> None:
 
 
 def test_observations_of_one_subject_are_one_signal() -> None:
-    found = [wrong("lock-unmet", "daily", f"{name} is locked", "guard it") for name in ("ann", "bob", "eve")]
+    found = [
+        in_condition("lock-unmet", "daily", f"{name} is locked", "guard it") for name in ("ann", "bob", "eve")
+    ]
     [signal] = standing([fine("all is well"), *found])
     assert (signal.subject, signal.what) == ("daily", "ann is locked; 2 more of this kind")
 

@@ -18,7 +18,7 @@ from analyzer.callers.applied_facts import waiting_since
 from analyzer.config.settings import Settings
 from analyzer.config.tables.database import CHECK_URL
 from analyzer.counting.gaps import recorded_gaps
-from analyzer.faces.signals.conditions import LISTED_MAX, Observation, fine, wrong
+from analyzer.faces.signals.conditions import LISTED_MAX, Observation, fine, in_condition
 from analyzer.faces.signals.doctor.alert_delivery_checks import undelivered_alerts
 from analyzer.faces.signals.doctor.counting_checks import (
     delays_and_clocks,
@@ -46,9 +46,9 @@ from analyzer.faces.signals.doctor.gate_checks import (
 )
 from analyzer.faces.signals.doctor.kafka_checks import kafka_group, kafka_topics
 from analyzer.faces.signals.doctor.observations import Finding, Installation
-from analyzer.faces.signals.signal_table import LOOK_EVERY_S
+from analyzer.faces.signals.signal_table import LOOK_EVERY_S, signal_begins
 from analyzer.faces.signals.status import InstallationStatus, database_status, installation_status
-from analyzer.flush.analyzers import LIVING_MS, KnownAnalyzer, all_known
+from analyzer.flush.analyzers import KnownAnalyzer, all_known
 from analyzer.flush.followed_partitions import SILENT_MS, FollowedPartition, followed
 from analyzer.gates.gate_health import (
     SKEW_S,
@@ -95,7 +95,7 @@ def _examine(settings: Settings) -> Iterator[Finding]:
         partitions = _followed(engine)
     except (DatabaseUnusable, StoreRefused) as refused:
         what = f"{settings.database.shown}: {refused.what}"
-        yield Finding.of("database", wrong("database-unusable", "", what, refused.cure))
+        yield Finding.of("database", in_condition("database-unusable", "", what, refused.cure))
     except StoreAway as away:
         refusal = f"{settings.database.shown} cannot be reached: {away}"
         yield Finding.of("database", Observation("away", refusal, CHECK_URL, "database-away"))
@@ -116,13 +116,13 @@ def _examine_database(settings: Settings, engine: sa.Engine) -> Iterator[Finding
     status = installation_status(engine, head())
     if problem := schema_problem(status.revision, settings.database.address):
         what = f"{settings.database.shown}: {problem.what}"
-        yield Finding.of("database", wrong("schema-version", "", what, problem.cure))
+        yield Finding.of("database", in_condition("schema-version", "", what, problem.cure))
         return
     yield Finding.of("database", fine(f"{settings.database.shown}: reached, tables at version {head()}"))
-    installation = observed(settings, engine, status)
+    installation, begins = observed(settings, engine, status), signal_begins(engine)
     for part in CHECKS:
         for observation in part.check(installation):
-            yield Finding.of(part.name, observation)
+            yield Finding.of(part.name, observation, begins)
 
 
 def observed(settings: Settings, engine: sa.Engine, status: InstallationStatus) -> Installation:
@@ -130,6 +130,11 @@ def observed(settings: Settings, engine: sa.Engine, status: InstallationStatus) 
     before_ms = time.time() * 1000
     database = database_status(engine, REJECTED_WITHIN_MS)
     after_ms = time.time() * 1000
+    plan, unreadable = Plan(), ""
+    try:
+        plan = plan_in_force(engine) or plan
+    except SchemaBehind as behind:
+        unreadable = str(behind)
     return Installation(
         settings=settings,
         engine=engine,
@@ -140,6 +145,9 @@ def observed(settings: Settings, engine: sa.Engine, status: InstallationStatus) 
         partitions=followed(engine),
         gates=living_gates(reporting_gates(engine)),
         refused=refused_clients(engine),
+        plan=plan,
+        plan_unreadable=unreadable,
+        analyzers=all_known(engine),
     )
 
 
@@ -155,7 +163,9 @@ def _free_space(installation: Installation) -> Iterator[Observation]:
     if (file := dialect_at(url).file(url)) is not None:
         free = shutil.disk_usage(file.parent).free
         if free < FREE_BYTES_MIN:
-            yield wrong("disk-space", "", f"{free >> 20} MiB are free where its file is", "free space there")
+            yield in_condition(
+                "disk-space", "", f"{free >> 20} MiB are free where its file is", "free space there"
+            )
 
 
 def _clock(installation: Installation) -> Iterator[Observation]:
@@ -166,60 +176,63 @@ def _clock(installation: Installation) -> Iterator[Observation]:
         side = "ahead of" if ahead_s > 0 else "behind"
         sentence = f"the database's clock is {abs(ahead_s):.1f} s {side} this machine's"
         cure = "synchronise both (NTP): locks are judged by the database's clock"
-        yield wrong("database-clock", "", sentence, cure)
+        yield in_condition("database-clock", "", sentence, cure)
 
 
 def _plan(installation: Installation) -> Iterator[Observation]:
-    settings = installation.settings
     if installation.database.plan is None:
-        yield wrong("no-analyzer", "", "no analyzer has run on this database", "start `gatelock run`")
-        return
-    try:
-        plan = plan_in_force(installation.engine) or Plan()
-    except SchemaBehind as behind:
-        yield wrong("plan-unreadable", "", str(behind), "install the newer version here, too")
+        yield in_condition("no-analyzer", "", "no analyzer has run on this database", "start `gatelock run`")
+    elif installation.plan_unreadable:
+        cure = "install the newer version here, too"
+        yield in_condition("plan-unreadable", "", installation.plan_unreadable, cure)
+    else:
+        yield from _files(installation.living_analyzers, installation.plan)
+        yield from _groups(installation.living_analyzers)
+        yield from _unready(installation)
+
+
+def _own_configuration(installation: Installation) -> Iterator[Observation]:
+    """Whether the configuration that `doctor` was given is in force."""
+    settings, plan = installation.settings, installation.plan
+    if installation.database.plan is None or installation.plan_unreadable:
         return
     proposed = applied(plan, settings.plan(), prune=False) if settings.sources else plan
     if lines := differences(plan, proposed):
         sentence = f"this configuration is not in force: {in_words(lines)}"
         cure = "save it where an analyzer reads it, or run `gatelock policies apply`"
-        yield wrong("plan-differs", "", sentence, cure)
+        yield in_condition("plan-differs", "", sentence, cure)
     else:
         yield fine("the analyzers count and judge by this configuration")
-    analyzers = all_known(installation.engine)
-    yield from _files(analyzers, plan)
-    yield from _groups([analyzer for analyzer in analyzers if analyzer.age_ms <= LIVING_MS])
-    yield from _unready(installation)
 
 
 def _configurations(installation: Installation) -> Iterator[Observation]:
     """Changed files that living analyzers refuse."""
-    for analyzer in all_known(installation.engine):
-        if analyzer.age_ms <= LIVING_MS and analyzer.refused:
+    for analyzer in installation.living_analyzers:
+        if analyzer.refused:
             sentence = (
                 f"the changed configuration of {analyzer.name} is refused, the one before is in force: "
                 f"{analyzer.refused}"
             )
             cure = "correct the file: it is read again when it changes"
-            yield wrong("configuration-refused", analyzer.name, sentence, cure)
+            yield in_condition("configuration-refused", analyzer.name, sentence, cure)
 
 
-def _files(analyzers: Sequence[KnownAnalyzer], plan: Plan) -> Iterator[Observation]:
+def _files(living: Sequence[KnownAnalyzer], plan: Plan) -> Iterator[Observation]:
     """Living analyzers whose file is not the plan in force."""
-    for analyzer in analyzers:
+    for analyzer in living:
         differing = [part for part, digest in analyzer.file.items() if plan.parts.get(part) != digest]
-        if analyzer.age_ms > LIVING_MS or not differing:
+        if not differing:
             continue
         parts = ", ".join(differing)
         if all(analyzer.settled.get(part) == analyzer.file[part] for part in differing):
-            yield wrong(
+            yield in_condition(
                 "analyzer-file-differs",
                 analyzer.name,
                 f"{analyzer.name} has a file that is not in force in: {parts}",
                 "give it the file of the others, or put its own in force: `gatelock policies apply`",
             )
         else:
-            yield wrong(
+            yield in_condition(
                 "analyzer-file-waits",
                 analyzer.name,
                 f"{analyzer.name} waits with its changed file ({parts})",
@@ -237,7 +250,7 @@ def _groups(living: Sequence[KnownAnalyzer]) -> Iterator[Observation]:
     for topic, members in groups.items():
         if len(members) > 1:
             shown = "; ".join(f"{', '.join(names)} in {group}" for group, names in sorted(members.items()))
-            yield wrong(
+            yield in_condition(
                 "two-groups",
                 topic,
                 f"two groups count {topic} into this database: {shown}",
@@ -247,7 +260,7 @@ def _groups(living: Sequence[KnownAnalyzer]) -> Iterator[Observation]:
 
 def _unready(installation: Installation) -> Iterator[Observation]:
     if names := installation.database.unready:
-        yield wrong(
+        yield in_condition(
             "totals-filling",
             "",
             f"not in effect yet: {', '.join(names)}; totals are filled from the counts so far",
@@ -270,14 +283,14 @@ def _source(name: str, partitions: Sequence[FollowedPartition]) -> Observation:
     silent = [part for part, age_s in ages_s.items() if age_s * 1000 > SILENT_MS]
     lag_s = max((part.behind_s for part in ages_s), default=0.0)
     if not partitions:
-        return wrong(
+        return in_condition(
             "source-unread",
             name,
             f"{name}: no record was ever read",
             "start `gatelock run`, and check the name of its topic or file",
         )
     if silent:
-        return wrong(
+        return in_condition(
             "source-silent",
             name,
             f"{name}: no heartbeat for {max(ages_s[part] for part in silent):.0f} s from an analyzer of "
@@ -286,7 +299,7 @@ def _source(name: str, partitions: Sequence[FollowedPartition]) -> Observation:
             "--reason TEXT` if it ended",
         )
     if lag_s > LAG_S:
-        return wrong(
+        return in_condition(
             "source-lag",
             name,
             f"{name}: {lag_s:.0f} s behind; locks are late by as much",
@@ -305,7 +318,7 @@ def _listed(partitions: Sequence[FollowedPartition]) -> str:
 def _gaps(installation: Installation) -> Iterator[Observation]:
     gaps = [gap for gap in recorded_gaps(installation.engine) if gap.accepted is None]
     for gap in gaps[:LISTED_MAX]:
-        yield wrong(
+        yield in_condition(
             "partition-stopped",
             str(gap.part),
             f"{gap.part} is stopped: {gap.gap.why}",
@@ -313,7 +326,7 @@ def _gaps(installation: Installation) -> Iterator[Observation]:
         )
     if len(gaps) > LISTED_MAX:
         more = f"{len(gaps) - LISTED_MAX} more are stopped"
-        yield wrong("partition-stopped", "", more, "see `gatelock upkeep sources list --gaps`")
+        yield in_condition("partition-stopped", "", more, "see `gatelock upkeep sources list --gaps`")
     if not gaps:
         yield fine("no partition is stopped")
 
@@ -322,7 +335,7 @@ def _rejects(installation: Installation) -> Iterator[Observation]:
     rejected = installation.database.rejected
     if rejected:
         most = max(rejected, key=lambda reason: rejected[reason])
-        yield wrong(
+        yield in_condition(
             "rejected-records",
             "",
             f"{sum(rejected.values()):,} records could not be read in the last hour, mostly: {most}",
@@ -349,7 +362,7 @@ def _upkeep(installation: Installation) -> Iterator[Observation]:
 def _job(outcome: JobOutcome, every_s: int) -> Observation | None:
     """Returns what is wrong with a job whose moments are `every_s` apart, or None."""
     if outcome.failing_s is not None:
-        return wrong(
+        return in_condition(
             "job-fails",
             outcome.name,
             f"{outcome.name} has failed for {format_span(outcome.failing_s)}, last "
@@ -357,7 +370,7 @@ def _job(outcome: JobOutcome, every_s: int) -> Observation | None:
             "counting continues, but tables grow: remove the cause; the job is tried again by itself",
         )
     if outcome.done_s is not None and outcome.done_s > every_s + JOB_OVERDUE_S:
-        return wrong(
+        return in_condition(
             "job-late",
             outcome.name,
             f"{outcome.name} was last done {format_span(outcome.done_s)} ago",
@@ -371,7 +384,7 @@ def _tokens(installation: Installation) -> Iterator[Observation]:
     for token in tokens.tokens:
         if token.until_ms is not None and token.until_ms < tokens.now_ms + EXPIRES_SOON_MS:
             verb = "expired" if token.until_ms <= tokens.now_ms else "expires"
-            yield wrong(
+            yield in_condition(
                 "token-expires",
                 token.name,
                 f"{token.name} {verb} at {time_text(instant(token.until_ms))}",
@@ -382,11 +395,10 @@ def _tokens(installation: Installation) -> Iterator[Observation]:
 
 def _analyzer_problems(installation: Installation) -> Iterator[Observation]:
     """Problems that only a living analyzer can see."""
-    for analyzer in all_known(installation.engine):
-        if analyzer.age_ms <= LIVING_MS:
-            for name, sentence in analyzer.problems.items():
-                what = f"{analyzer.name}: {sentence}"
-                yield wrong("analyzer-problem", f"{analyzer.name} {name}", what, "see its log")
+    for analyzer in installation.living_analyzers:
+        for name, sentence in analyzer.problems.items():
+            what = f"{analyzer.name}: {sentence}"
+            yield in_condition("analyzer-problem", f"{analyzer.name} {name}", what, "see its log")
 
 
 Check = Callable[[Installation], Iterator[Observation]]
@@ -400,7 +412,7 @@ def _facts(installation: Installation) -> Iterator[Observation]:
     if since_s > FACTS_WAIT_S:
         sentence = f"facts that records state wait for {since_s:,.0f} s, of {waiting.callers:,} callers"
         cure = "look at the `upkeep` of the analyzer that does it, and at its log"
-        yield wrong("facts-wait", "", sentence, cure)
+        yield in_condition("facts-wait", "", sentence, cure)
 
 
 class ExaminationPart(NamedTuple):
@@ -424,6 +436,7 @@ CHECKS: tuple[ExaminationPart, ...] = (
     ExaminationPart("database", _free_space),
     ExaminationPart("clock", _clock),
     ExaminationPart("configuration", _configurations),
+    ExaminationPart("plan", _own_configuration, 0),
     ExaminationPart("plan", _plan),
     ExaminationPart("plan", _analyzer_problems),
     ExaminationPart("brake", acting_brakes),

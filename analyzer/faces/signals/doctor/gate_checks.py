@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from analyzer.faces.signals.conditions import LISTED_MAX, Observation, fine, wrong
+from analyzer.faces.signals.conditions import LISTED_MAX, Observation, fine, in_condition
 from analyzer.faces.signals.connections import gate_connections
 from analyzer.faces.signals.doctor.observations import Installation
 from analyzer.gates.gate_health import (
@@ -24,10 +24,8 @@ from analyzer.gates.unknown_callers import LogKnowledge, cause, spellings
 from analyzer.gates.unmet_locks import unmet_locks
 from analyzer.judging.kinds import policy_kind
 from analyzer.judging.locks.verdict_decisions import UNKNOWN_POLICY
-from analyzer.judging.sql.plans import plan_in_force
 from analyzer.judging.sql.usual_history import policies_without_history
 from analyzer.plan.mapping import CALLER_FIELDS
-from analyzer.plan.plan import Plan
 from gatekeeper.feed.feed_json import time_text
 
 SQL_GATES_MAX = 50  # half of the connections that PostgreSQL allows by default, for all its clients
@@ -38,7 +36,7 @@ def disbelieved_verdicts(installation: Installation) -> Iterator[Observation]:
     disbelieved = installation.database.disbelieved
     for policy, requests in sorted(disbelieved.items(), key=lambda item: -item[1])[:LISTED_MAX]:
         phrase = {"": "", UNKNOWN_POLICY: " by a policy that is not in force"}.get(policy, f" by {policy}")
-        yield wrong(
+        yield in_condition(
             "disbelieved-verdicts",
             policy,
             f"{requests:,} requests of the last hour were logged as denied{phrase}, and count, because no "
@@ -51,7 +49,7 @@ def disbelieved_verdicts(installation: Installation) -> Iterator[Observation]:
 def suspension(installation: Installation) -> Iterator[Observation]:
     until = installation.status.suspended_until
     if until is not None:
-        yield wrong(
+        yield in_condition(
             "locks-suspended",
             "",
             f"all locks are suspended until {time_text(until)}: every gate is open",
@@ -73,16 +71,15 @@ def gate_states(installation: Installation) -> Iterator[Observation]:
             more = f"; {len(named) - 1} more with this problem" if len(named) > 1 else ""
             cure = CURES.get(problem) or (gate.refused.cure if gate.refused else "")
             what = f"{name} {gate.status.instance} {sentence}{more}"
-            yield wrong(f"gate-{problem}", name, what, cure)
+            yield in_condition(f"gate-{problem}", name, what, cure)
         if not problems:
             oldest_s = max(gate.status.age or 0.0 for gate in gates)
             yield fine(f"{name}: {len(gates)} report, their views at most {oldest_s:.1f} s old")
 
 
 def values_unasked(installation: Installation) -> Iterator[Observation]:
-    plan = plan_in_force(installation.engine) or Plan()
-    for unasked in unasked_values(plan.policies, installation.gates):
-        yield wrong("unasked-value", unasked.policy, unasked.sentence, unasked.cure)
+    for unasked in unasked_values(installation.plan.policies, installation.gates):
+        yield in_condition("unasked-value", unasked.policy, unasked.sentence, unasked.cure)
 
 
 def refused_by_server(installation: Installation) -> Iterator[Observation]:
@@ -92,10 +89,10 @@ def refused_by_server(installation: Installation) -> Iterator[Observation]:
         if client.requests >= POLLS_MIN
     ]
     for client in unknown[:LISTED_MAX]:
-        yield wrong("client-refused", client.client, f"{client.client} {client.sentence}", client.cure)
+        yield in_condition("client-refused", client.client, f"{client.client} {client.sentence}", client.cure)
     if len(unknown) > LISTED_MAX:
         more = f"{len(unknown) - LISTED_MAX} more clients are refused"
-        yield wrong("client-refused", "", more, "see `gatelock upkeep gates list`")
+        yield in_condition("client-refused", "", more, "see `gatelock upkeep gates list`")
 
 
 def locks_unmet(installation: Installation) -> Iterator[Observation]:
@@ -103,7 +100,7 @@ def locks_unmet(installation: Installation) -> Iterator[Observation]:
     for lock, requests in unmet[:LISTED_MAX]:
         name = "the client's address (`behind`)" if lock.key.startswith("address:") else lock.key
         met = "no gate has met the lock" if installation.gates else f"{NOT_REPORTED}, as {NO_REPORTS}"
-        yield wrong(
+        yield in_condition(
             "lock-unmet",
             lock.policy,
             f"{lock.key} is locked by {lock.policy}, and {requests:,} of its requests were counted since: "
@@ -113,14 +110,14 @@ def locks_unmet(installation: Installation) -> Iterator[Observation]:
         )
     if len(unmet) > LISTED_MAX:
         more = f"{len(unmet) - LISTED_MAX} more locks that no gate has met"
-        yield wrong("lock-unmet", "", more, "see `gatelock locks list`")
+        yield in_condition("lock-unmet", "", more, "see `gatelock locks list`")
 
 
 def waiting_judgements(installation: Installation) -> Iterator[Observation]:
     number = installation.status.waiting_judgements
     if number:
         lag_s = max((part.behind_s for part in installation.partitions), default=0.0)
-        yield wrong(
+        yield in_condition(
             "judgements-wait",
             "",
             f"judgements wait: {number:,} totals, the analyzers are {lag_s:.0f} s behind",
@@ -136,7 +133,7 @@ def usual_histories(installation: Installation) -> Iterator[Observation]:
 def gates_over_sql(installation: Installation) -> Iterator[Observation]:
     connections = gate_connections(installation.engine)
     if connections is not None and connections.gates > SQL_GATES_MAX:
-        yield wrong(
+        yield in_condition(
             "sql-gates",
             "",
             f"{connections.gates} gates hold a connection each to the database, which allows "
@@ -158,7 +155,7 @@ def checked_callers(installation: Installation) -> Iterator[Observation]:
             reason, cure = _explain_unknown(installation, unknown, counted.overflow)
             shown = ", ".join(unknown[:LISTED_MAX])
             sentence = f"{name}: the log knows {share:.0%} of {len(callers)} callers checked, but not {shown}"
-            yield wrong("unknown-callers", name, f"{sentence}: {reason}", cure)
+            yield in_condition("unknown-callers", name, f"{sentence}: {reason}", cure)
 
 
 def _explain_unknown(installation: Installation, unknown: Sequence[str], overflow: bool) -> tuple[str, str]:
@@ -175,17 +172,16 @@ def acting_brakes(installation: Installation) -> Iterator[Observation]:
     """Policies that their brake holds or slows."""
     for policy, text in installation.status.braked.items():
         cure = f"see whom it locks: `gatelock policies list {policy}`, then change its limit or release it"
-        yield wrong("brake", policy, f"the brake of policy {policy} acts: {text}", cure)
+        yield in_condition("brake", policy, f"the brake of policy {policy} acts: {text}", cure)
 
 
 def attacks(installation: Installation) -> Iterator[Observation]:
     """Policies of a kind that means an attack, while they lock."""
-    plan = plan_in_force(installation.engine) or Plan()
-    for policy in plan.policies:
+    for policy in installation.plan.policies:
         held = installation.status.active_locks.get(policy.name, 0)
         if held and not policy.is_shadow and policy_kind(policy).means_attack:
             plural = "s" if held > 1 else ""
-            yield wrong(
+            yield in_condition(
                 "attack",
                 policy.name,
                 f"an attack: {policy.name} holds {held:,} lock{plural}",
@@ -196,7 +192,7 @@ def attacks(installation: Installation) -> Iterator[Observation]:
 def policies_in_shadow(installation: Installation) -> Iterator[Observation]:
     """Policies in shadow that would lock."""
     for policy, number in sorted(installation.status.shadow_locks.items()):
-        yield wrong(
+        yield in_condition(
             "shadow-locks",
             policy,
             f"{policy} is in shadow, and would lock {number:,} caller{'s' if number > 1 else ''} now",
