@@ -50,11 +50,11 @@ class AlertEvent(NamedTuple):
         return self.kind in ENDS
 
     @property
-    def condition(self) -> str:
+    def signal(self) -> str:
         """The name of the lock or signal that begins or ends, the same for both; "" for other kinds.
 
         >>> details = {"subject": "access-log[1]"}
-        >>> AlertEvent("evt_1", "signal.ended", 0, "critical", "lag", "", "", "", details=details).condition
+        >>> AlertEvent("evt_1", "signal.ended", 0, "critical", "lag", "", "", "", details=details).signal
         'signal/lag/access-log[1]'
         """
         kind = self.kind.partition(".")[0]

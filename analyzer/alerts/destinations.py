@@ -115,7 +115,7 @@ class Destination:
     def topic(self, event: AlertEvent) -> str:
         """Returns what is gathered in one message with this event."""
         kind = event.kind.partition(".")[0]
-        apart = event.condition if self.channel.has_incidents and kind == "signal" else event.policy
+        apart = event.signal if self.channel.has_incidents and kind == "signal" else event.policy
         return f"{event.kind} {event.severity} {apart}"
 
     def due_s(self, at_s: float, severity: Severity, last_s: float | None) -> float:

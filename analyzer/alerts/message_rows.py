@@ -17,7 +17,7 @@ from analyzer.kernel.database.engine import ROWS_AT_ONCE, Engine, NowMs, reading
 from analyzer.kernel.tables.outbox_tables import alert_messages, outbox
 
 OUTBOX_KEPT_MS = 24 * 3_600_000  # events that no analyzer routes
-LATE_S = 900.0  # for which a message is tried before that is a condition
+LATE_S = 900.0  # for which a message is tried before that is a signal
 DEAD_SHOWN_MS = 24 * 3_600_000  # for which a dead message is one
 EACH_MAX = 20  # due messages of one receiver, in one step
 READ_MAX = 100  # of all: each may have some 350 KB

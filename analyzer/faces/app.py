@@ -12,9 +12,9 @@ from fastapi.responses import JSONResponse
 
 from analyzer.alerts.message_rows import MessageCounts
 from analyzer.faces.authentication import Authenticator
-from analyzer.faces.signals.conditions import Signal
 from analyzer.faces.signals.health import Health
 from analyzer.faces.signals.metrics import without_path
+from analyzer.faces.signals.signal_kinds import Signal
 from analyzer.faces.signals.signal_table import signal_fields
 from analyzer.faces.signals.status import InstallationStatus
 from analyzer.gates.fleet_summary import FleetSummary

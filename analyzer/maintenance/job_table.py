@@ -72,7 +72,7 @@ class JobContext:
         flush_every_s: Of this analyzer.
         judged: Receives what a job has judged, with the job's name.
         live_usage: Makes what pushes the usage of the open day to a billing service; None: there is none.
-        watch: Makes what looks for conditions and stores the signals that stand; None: nothing looks.
+        watch: Makes what looks for signals and stores those that stand; None: nothing looks.
         alerts: Makes what sends alerts; None: this process has no destinations.
         judge: Judges by the plan in force; of all jobs of the lane, whose steps take turns.
     """

@@ -23,9 +23,9 @@ from analyzer.billing.days.day_rows import add_day
 from analyzer.config.settings import load
 from analyzer.counting.gaps import SqlGaps
 from analyzer.counting.measured_delays import MeasuredDelays, PartitionClock, SourceDelay
-from analyzer.faces.signals.conditions import CONDITIONS, Signal
 from analyzer.faces.signals.doctor import gate_checks
 from analyzer.faces.signals.doctor.examination import CHECKS
+from analyzer.faces.signals.signal_kinds import SIGNAL_KINDS, Signal
 from analyzer.faces.signals.signal_table import store_signals
 from analyzer.flush.analyzers import LIVING_MS, AnalyzerFile, SqlAgreement
 from analyzer.flush.sql_store import SqlStore
@@ -122,13 +122,13 @@ def test_the_page_describes_each_check() -> None:
     assert described == [*dict.fromkeys(part.name for part in CHECKS), "kafka"]
 
 
-def test_the_page_lists_each_condition_with_its_severity() -> None:
+def test_the_page_lists_each_signal_with_its_severity() -> None:
     rows = re.findall(r"^\| (critical|warning|info) \|[^|]*\| (.*) \|$", PAGE.read_text(), re.MULTILINE)
     listed = {name: severity for severity, names in rows for name in re.findall(r"`([a-z-]+)`", names)}
-    assert listed == {name: kind.severity for name, kind in CONDITIONS.items()}
+    assert listed == {name: kind.severity for name, kind in SIGNAL_KINDS.items()}
 
 
-def test_a_condition_for_a_decision_is_shown_and_is_not_wrong(gatelock: Gatelock, engine: sa.Engine) -> None:
+def test_a_signal_for_a_decision_is_shown_and_is_not_wrong(gatelock: Gatelock, engine: sa.Engine) -> None:
     make_healthy(engine)
     now = datetime.now(UTC)
     in_shadow = Lock(
@@ -148,6 +148,21 @@ def test_a_finding_says_since_when_it_stands(gatelock: Gatelock, engine: sa.Engi
     [begun] = store_signals(engine, [Signal("locks-suspended", "", "critical", "all are", "")]).began
     [found] = findings(gatelock, exit_code=1)["gates"][:1]
     assert found["since"] == time_text(instant(begun.since_ms))
+
+
+def test_a_problem_that_only_an_analyzer_sees_is_found_while_it_lives(
+    gatelock: Gatelock, engine: sa.Engine
+) -> None:
+    make_healthy(engine)
+    agreement = SqlAgreement(engine, "here:7", AnalyzerFile("here", load(Path("gatelock.toml")).plan()), str)
+    agreement.agree()
+    agreement.beat(problems={"kafka": "the broker at b:9092 does not answer"})
+    found = [finding for finding in findings(gatelock, exit_code=1)["plan"] if finding["name"]]
+    assert [(finding["name"], finding["what"]) for finding in found] == [
+        ("analyzer-problem", "here: the broker at b:9092 does not answer")
+    ]
+    agreement.beat()
+    findings(gatelock, exit_code=0)
 
 
 def test_a_healthy_installation_has_only_fine_findings(gatelock: Gatelock, engine: sa.Engine) -> None:

@@ -25,9 +25,9 @@ from analyzer.counting.measured_delays import MeasuredDelays, PartitionClock, So
 from analyzer.faces.app import HIDDEN, AppState, create_app
 from analyzer.faces.authentication import Authenticator
 from analyzer.faces.signals import metrics as metrics_module
-from analyzer.faces.signals.conditions import Signal
 from analyzer.faces.signals.health import FLUSH_OVERDUE_S, LOOP_MAX_S, LOSSES_MAX, LOSSES_WITHIN_S, Health
 from analyzer.faces.signals.metrics import Metric, Metrics, RememberedIds
+from analyzer.faces.signals.signal_kinds import Signal
 from analyzer.faces.signals.status import InstallationStatus, installation_status
 from analyzer.flush.pipeline import FlushResult
 from analyzer.gates.fleet_summary import FleetSummary

@@ -70,7 +70,7 @@ def incident_key(message: AlertMessage) -> str:
     first = message.first
     kind = first.kind.partition(".")[0]
     if kind == "signal":
-        key = f"gatelock/{first.condition}"
+        key = f"gatelock/{first.signal}"
     elif kind == "lock":
         key = f"gatelock/locks/{first.policy}"
     else:

@@ -12,7 +12,7 @@ from analyzer.faces.pages.page_content import (
     severity_chip,
 )
 from analyzer.faces.pages.page_request import PageRequest, utc_text
-from analyzer.faces.signals.conditions import Signal
+from analyzer.faces.signals.signal_kinds import Signal
 from analyzer.faces.signals.signal_table import standing_signals
 from analyzer.kernel.database.engine import Engine
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from analyzer.alerts.message_rows import MessageCounts
 from analyzer.counting.measured_delays import MeasuredDelays, RecentDelays
 from analyzer.counting.records.reading_doubts import ReadingQuestions
-from analyzer.faces.signals.conditions import Signal
 from analyzer.faces.signals.metrics import BY_RECORDS, Measurements, Metrics, RememberedIds
+from analyzer.faces.signals.signal_kinds import Signal
 from analyzer.faces.signals.status import InstallationStatus
 from analyzer.flush.pipeline import FlushResult
 from analyzer.gates.fleet_summary import FleetSummary

@@ -20,7 +20,7 @@ from prometheus_client.samples import Sample
 
 from analyzer.alerts.message_rows import MessageCounts
 from analyzer.counting.measured_delays import MeasuredDelays
-from analyzer.faces.signals.conditions import Signal
+from analyzer.faces.signals.signal_kinds import Signal
 from analyzer.flush.pipeline import FlushResult
 from analyzer.gates.fleet_summary import FleetSummary
 from analyzer.judging.judge import Judged
@@ -191,7 +191,7 @@ REQUESTS_AHEAD = Metric(
 SIGNAL = Metric(
     "gatelock_signal",
     "gauge",
-    "How many parts are in a condition, by its name and severity; `gatelock doctor` describes them.",
+    "How many parts raise a signal, by its name and severity; `gatelock doctor` describes them.",
     ("name", "severity"),
 )
 STOPPED = Metric(

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from analyzer.faces.signals.conditions import CONDITIONS, Signal
+from analyzer.faces.signals.signal_kinds import SIGNAL_KINDS, Signal
 from analyzer.kernel.database.clock import clock_ms, instant
 from analyzer.kernel.database.engine import insert, reading, writing
 from analyzer.kernel.outbox import EventKind, OutboxEvent, put
@@ -19,7 +19,7 @@ from gatekeeper.feed.feed_json import time_text
 WATCH = "watch-signals"  # the job
 LOOK_EVERY_S = 5
 UNWATCHED_MS = 30_000  # some looks may be late on a busy machine
-HOLD_MS = 60_000  # a condition that comes back within this time was never over
+HOLD_MS = 60_000  # a signal that comes back within this time was never over
 SUBJECT_MAX = 512  # characters
 
 
@@ -101,8 +101,8 @@ def _event(kind: EventKind, signal: Signal) -> OutboxEvent:
 
 
 def _rows(db: sa.Connection) -> list[StoredSignal]:
-    """Returns all rows. Those of conditions that only another version knows are left out."""
-    rows = db.execute(sa.select(signals).where(signals.c.name.in_([*CONDITIONS])))
+    """Returns all rows. Those of kinds that only another version knows are left out."""
+    rows = db.execute(sa.select(signals).where(signals.c.name.in_([*SIGNAL_KINDS])))
     return [
         StoredSignal(
             Signal(row.name, row.subject, row.severity, row.what, row.cure, row.since_ms), row.over_ms
@@ -125,7 +125,7 @@ def standing_signals(engine: sa.Engine) -> list[Signal]:
         return standing
     since = "ever" if looked_ms is None else f"for {format_span((now_ms - looked_ms) / 1000)}"
     unwatched = Signal(
-        *("not-watched", "", CONDITIONS["not-watched"].severity),
+        *("not-watched", "", SIGNAL_KINDS["not-watched"].severity),
         f"no analyzer has looked for problems {since}: what counts and judges is not known",
         "start `gatelock run`",
         looked_ms or 0,

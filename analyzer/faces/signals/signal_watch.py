@@ -1,4 +1,4 @@
-"""The job that looks for conditions: it runs the checks of `gatelock doctor` and stores what stands."""
+"""The job that looks for signals: it runs the checks of `gatelock doctor` and stores what stands."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from analyzer.config.settings import Settings
-from analyzer.faces.signals.conditions import CONDITIONS, Observation, Signal, standing
 from analyzer.faces.signals.doctor.examination import CHECKS, observed
+from analyzer.faces.signals.signal_kinds import SIGNAL_KINDS, Observation, Signal, standing
 from analyzer.faces.signals.signal_table import LOOK_EVERY_S, store_signals
 from analyzer.faces.signals.status import installation_status
 from analyzer.kernel.database.engine import Engine
@@ -42,7 +42,7 @@ class SignalWatch:
         self._uptime_s = uptime_s
         self._due_s = [float("-inf")] * len(CHECKS)
         self._last: list[Sequence[Observation]] = [()] * len(CHECKS)
-        self._first_s: dict[tuple[str, str], float] = {}  # when each condition was first seen
+        self._first_s: dict[tuple[str, str], float] = {}  # when each was first seen
 
     def step(self) -> int:
         """Looks once, stores and logs what began and what ended; returns 0: nothing is left to do.
@@ -70,7 +70,7 @@ class SignalWatch:
         return 0
 
     def _lasting(self, seen: Sequence[Signal], now_s: float) -> list[Signal]:
-        """Returns the conditions that have lasted long enough to be signals."""
+        """Returns those that have lasted long enough for their kind."""
         self._first_s = {
             (signal.name, signal.subject): self._first_s.get((signal.name, signal.subject), now_s)
             for signal in seen
@@ -78,7 +78,7 @@ class SignalWatch:
         return [
             signal
             for signal in seen
-            if now_s - self._first_s[signal.name, signal.subject] >= CONDITIONS[signal.name].after_s
+            if now_s - self._first_s[signal.name, signal.subject] >= SIGNAL_KINDS[signal.name].after_s
         ]
 
     def done_elsewhere(self) -> None:

@@ -1,4 +1,4 @@
-"""The table of signals: conditions of an installation that stand."""
+"""The table of signals: what is wrong with an installation, or waits for a decision."""
 
 from __future__ import annotations
 

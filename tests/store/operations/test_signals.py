@@ -11,8 +11,8 @@ import sqlalchemy as sa
 from analyzer.config.settings import load
 from analyzer.faces.pages.page_list import PAGES
 from analyzer.faces.pages.signals_page import signals_banner
-from analyzer.faces.signals.conditions import CONDITIONS, Signal, fine, in_condition, standing
 from analyzer.faces.signals.doctor.examination import CHECKS
+from analyzer.faces.signals.signal_kinds import SIGNAL_KINDS, Signal, fine, raised, standing
 from analyzer.faces.signals.signal_table import HOLD_MS, WATCH, SignalChanges, standing_signals, store_signals
 from analyzer.faces.signals.signal_watch import SignalWatch, signal_work
 from analyzer.flush.sql_store import SqlStore
@@ -58,7 +58,7 @@ def test_a_signal_keeps_its_begin_while_its_sentence_changes(engine: sa.Engine) 
     assert (shown.what, shown.since_ms) == ("acts still", begun.since_ms - 5_000)
 
 
-def test_a_condition_that_comes_back_within_a_minute_was_never_over(engine: sa.Engine) -> None:
+def test_a_signal_that_comes_back_within_a_minute_was_never_over(engine: sa.Engine) -> None:
     store_signals(engine, [BRAKE])
     note_look(engine)
     assert store_signals(engine, []) == SignalChanges([], [])
@@ -105,9 +105,7 @@ def test_without_a_look_the_first_signal_names_that(engine: sa.Engine) -> None:
 
 
 def test_observations_of_one_subject_are_one_signal() -> None:
-    found = [
-        in_condition("lock-unmet", "daily", f"{name} is locked", "guard it") for name in ("ann", "bob", "eve")
-    ]
+    found = [raised("lock-unmet", "daily", f"{name} is locked", "guard it") for name in ("ann", "bob", "eve")]
     [signal] = standing([fine("all is well"), *found])
     assert (signal.subject, signal.what) == ("daily", "ann is locked; 2 more of this kind")
 
@@ -141,7 +139,7 @@ def test_the_job_stores_and_logs_what_begins_once(
     assert caplog.messages[1:] == [f"over: {warning.partition(';')[0]}"]
 
 
-def test_a_condition_that_lasts_too_short_for_its_kind_is_not_a_signal(
+def test_an_observation_that_lasts_too_short_for_its_kind_is_not_a_signal(
     engine: sa.Engine, tmp_path: Path
 ) -> None:
     file = tmp_path / "gatelock.toml"
@@ -160,6 +158,6 @@ def test_a_condition_that_lasts_too_short_for_its_kind_is_not_a_signal(
         assert [signal.name for signal in standing_signals(engine)] == expected
 
 
-def test_every_condition_has_a_page_that_exists() -> None:
-    assert {kind.page for kind in CONDITIONS.values()} <= {page.path for page in PAGES}
+def test_every_signal_has_a_page_that_exists() -> None:
+    assert {kind.page for kind in SIGNAL_KINDS.values()} <= {page.path for page in PAGES}
     assert {part.every_s for part in CHECKS} == {0, 5, 60}

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from analyzer.alerts.message_rows import undelivered
-from analyzer.faces.signals.conditions import Observation, fine, in_condition
 from analyzer.faces.signals.doctor.observations import Installation
+from analyzer.faces.signals.signal_kinds import Observation, fine, raised
 from analyzer.kernel.sentences import plural
 from analyzer.kernel.time_texts import format_span
 
-CONDITION = "alerts-undelivered"
+UNDELIVERED = "alerts-undelivered"
 
 
 def undelivered_alerts(installation: Installation) -> Iterator[Observation]:
@@ -24,6 +24,6 @@ def undelivered_alerts(installation: Installation) -> Iterator[Observation]:
         else:
             what = f"{plural(messages.dead, 'alert')} to {name} had no answer in time: {messages.error}"
             cure = f"`gatelock alerts resend --to {name} --reason TEXT` sends them again"
-        yield in_condition(CONDITION, name, what, cure)
+        yield raised(UNDELIVERED, name, what, cure)
     if installation.settings.alerts and not failing:
         yield fine(f"{plural(len(installation.settings.alerts), 'destination')}, each takes its messages")

@@ -17,8 +17,8 @@ from analyzer.counting.usage_windows import counted_range
 from analyzer.delays.exceeded_overshoots import recent_overshoots
 from analyzer.delays.partition_delays import measured_by_owner
 from analyzer.faces.awaited_partitions import describe
-from analyzer.faces.signals.conditions import LISTED_MAX, Observation, fine, in_condition
 from analyzer.faces.signals.doctor.observations import Installation
+from analyzer.faces.signals.signal_kinds import LISTED_MAX, Observation, fine, raised
 from analyzer.plan.meters import DAY_S, REQUESTS
 
 LATE_MS = 600_000  # after the grace of a day: usually it is closed within seconds
@@ -34,7 +34,7 @@ def waiting_days(installation: Installation) -> Iterator[Observation]:
         for partition in awaited_now(installation.engine, day):
             awaited = describe(installation.engine, installation.settings, day, partition)
             gaps = "" if partition.renamed_ms else "`gatelock upkeep sources list --gaps`, or "
-            yield in_condition(
+            yield raised(
                 "day-waits", str(day), f"{day} waits for {awaited.sentence}", f"{gaps}`{awaited.command}`"
             )
 
@@ -43,17 +43,17 @@ def differing_days(installation: Installation) -> Iterator[Observation]:
     """Yields the closed days in which the last audit found a difference."""
     for day, sentence in differing_in_words(installation.engine).items():
         cure = "`gatelock billing audit --day DATE` compares it again and names all"
-        yield in_condition("day-differs", day, sentence, cure)
+        yield raised("day-differs", day, sentence, cure)
 
 
 def expiring_days(installation: Installation) -> Iterator[Observation]:
     """Yields the usage that a billing service takes for some more days only."""
     expiring = expiring_usage(installation.engine)
     for usage in expiring[:LISTED_MAX]:
-        yield in_condition("usage-expires", str(usage.day), str(usage), f"run `{usage.command}`")
+        yield raised("usage-expires", str(usage.day), str(usage), f"run `{usage.command}`")
     if len(expiring) > LISTED_MAX:
         more = f"{len(expiring) - LISTED_MAX} more amounts that a billing service takes for some days only"
-        yield in_condition("usage-expires", "", more, "see `gatelock billing days list`")
+        yield raised("usage-expires", "", more, "see `gatelock billing days list`")
 
 
 DELAY_CURES = {
@@ -74,7 +74,7 @@ COUNTING_CURE = (
 def late_locks(installation: Installation) -> Iterator[Observation]:
     """Yields for each cause the locks of the last hour whose overshoot exceeds what `gatelock check` says."""
     for late in recent_overshoots(installation.engine, installation.settings.analyzer.flush_every):
-        yield in_condition("locks-late", late.cause, str(late), COUNTING_CURE if late.cause else LATE_CURE)
+        yield raised("locks-late", late.cause, str(late), COUNTING_CURE if late.cause else LATE_CURE)
 
 
 def delays_and_clocks(installation: Installation) -> Iterator[Observation]:
@@ -82,7 +82,7 @@ def delays_and_clocks(installation: Installation) -> Iterator[Observation]:
     for owner, measured in measured_by_owner(installation.engine).items():
         sentences = alarms(measured, installation.settings.delays.limits)
         for name, sentence in sentences.items():
-            yield in_condition(name, owner, f"{owner}: {sentence}", DELAY_CURES[name])
+            yield raised(name, owner, f"{owner}: {sentence}", DELAY_CURES[name])
         for source, delay in measured.sources.items() if not sentences else ():
             yield fine(
                 f"{source}: records reach Kafka {delay.p50_ms / 1000:g} s after their requests, 99 % of them "
@@ -94,7 +94,7 @@ def duplicates(installation: Installation) -> Iterator[Observation]:
     """Yields the callers whose records often come twice, and the partitions with a shorter horizon."""
     for repeated in repeated_records(installation.engine):
         cure = "look at what writes these records: it repeats them"
-        yield in_condition("duplicate-records", repeated.caller, str(repeated), cure)
+        yield raised("duplicate-records", repeated.caller, str(repeated), cure)
     wanted_s = {source.name: source.id_horizon for source in installation.settings.sources if source.id}
     short = [
         kept
@@ -102,7 +102,7 @@ def duplicates(installation: Installation) -> Iterator[Observation]:
         if kept.source in wanted_s and kept.kept_ms < wanted_s[kept.source] * 1000
     ]
     for kept in short[:LISTED_MAX]:
-        yield in_condition(
+        yield raised(
             "id-horizon",
             str(kept),
             f"{kept}: ids are remembered for {kept.kept_ms / 1000:,.0f} s, instead of "
@@ -111,7 +111,7 @@ def duplicates(installation: Installation) -> Iterator[Observation]:
         )
     if len(short) > LISTED_MAX:
         more = f"{len(short) - LISTED_MAX} more partitions keep ids for a shorter time"
-        yield in_condition("id-horizon", "", more, "")
+        yield raised("id-horizon", "", more, "")
 
 
 def doubtful_callers(installation: Installation) -> Iterator[Observation]:

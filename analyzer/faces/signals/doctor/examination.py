@@ -18,7 +18,6 @@ from analyzer.callers.applied_facts import waiting_since
 from analyzer.config.settings import Settings
 from analyzer.config.tables.database import CHECK_URL
 from analyzer.counting.gaps import recorded_gaps
-from analyzer.faces.signals.conditions import LISTED_MAX, Observation, fine, in_condition
 from analyzer.faces.signals.doctor.alert_delivery_checks import undelivered_alerts
 from analyzer.faces.signals.doctor.counting_checks import (
     delays_and_clocks,
@@ -46,6 +45,7 @@ from analyzer.faces.signals.doctor.gate_checks import (
 )
 from analyzer.faces.signals.doctor.kafka_checks import kafka_group, kafka_topics
 from analyzer.faces.signals.doctor.observations import Finding, Installation
+from analyzer.faces.signals.signal_kinds import LISTED_MAX, Observation, fine, raised
 from analyzer.faces.signals.signal_table import LOOK_EVERY_S, signal_begins
 from analyzer.faces.signals.status import InstallationStatus, database_status, installation_status
 from analyzer.flush.analyzers import KnownAnalyzer, all_known
@@ -95,7 +95,7 @@ def _examine(settings: Settings) -> Iterator[Finding]:
         partitions = _followed(engine)
     except (DatabaseUnusable, StoreRefused) as refused:
         what = f"{settings.database.shown}: {refused.what}"
-        yield Finding.of("database", in_condition("database-unusable", "", what, refused.cure))
+        yield Finding.of("database", raised("database-unusable", "", what, refused.cure))
     except StoreAway as away:
         refusal = f"{settings.database.shown} cannot be reached: {away}"
         yield Finding.of("database", Observation("away", refusal, CHECK_URL, "database-away"))
@@ -116,7 +116,7 @@ def _examine_database(settings: Settings, engine: sa.Engine) -> Iterator[Finding
     status = installation_status(engine, head())
     if problem := schema_problem(status.revision, settings.database.address):
         what = f"{settings.database.shown}: {problem.what}"
-        yield Finding.of("database", in_condition("schema-version", "", what, problem.cure))
+        yield Finding.of("database", raised("schema-version", "", what, problem.cure))
         return
     yield Finding.of("database", fine(f"{settings.database.shown}: reached, tables at version {head()}"))
     installation, begins = observed(settings, engine, status), signal_begins(engine)
@@ -163,9 +163,7 @@ def _free_space(installation: Installation) -> Iterator[Observation]:
     if (file := dialect_at(url).file(url)) is not None:
         free = shutil.disk_usage(file.parent).free
         if free < FREE_BYTES_MIN:
-            yield in_condition(
-                "disk-space", "", f"{free >> 20} MiB are free where its file is", "free space there"
-            )
+            yield raised("disk-space", "", f"{free >> 20} MiB are free where its file is", "free space there")
 
 
 def _clock(installation: Installation) -> Iterator[Observation]:
@@ -176,15 +174,15 @@ def _clock(installation: Installation) -> Iterator[Observation]:
         side = "ahead of" if ahead_s > 0 else "behind"
         sentence = f"the database's clock is {abs(ahead_s):.1f} s {side} this machine's"
         cure = "synchronise both (NTP): locks are judged by the database's clock"
-        yield in_condition("database-clock", "", sentence, cure)
+        yield raised("database-clock", "", sentence, cure)
 
 
 def _plan(installation: Installation) -> Iterator[Observation]:
     if installation.database.plan is None:
-        yield in_condition("no-analyzer", "", "no analyzer has run on this database", "start `gatelock run`")
+        yield raised("no-analyzer", "", "no analyzer has run on this database", "start `gatelock run`")
     elif installation.plan_unreadable:
         cure = "install the newer version here, too"
-        yield in_condition("plan-unreadable", "", installation.plan_unreadable, cure)
+        yield raised("plan-unreadable", "", installation.plan_unreadable, cure)
     else:
         yield from _files(installation.living_analyzers, installation.plan)
         yield from _groups(installation.living_analyzers)
@@ -200,7 +198,7 @@ def _own_configuration(installation: Installation) -> Iterator[Observation]:
     if lines := differences(plan, proposed):
         sentence = f"this configuration is not in force: {in_words(lines)}"
         cure = "save it where an analyzer reads it, or run `gatelock policies apply`"
-        yield in_condition("plan-differs", "", sentence, cure)
+        yield raised("plan-differs", "", sentence, cure)
     else:
         yield fine("the analyzers count and judge by this configuration")
 
@@ -214,7 +212,7 @@ def _configurations(installation: Installation) -> Iterator[Observation]:
                 f"{analyzer.refused}"
             )
             cure = "correct the file: it is read again when it changes"
-            yield in_condition("configuration-refused", analyzer.name, sentence, cure)
+            yield raised("configuration-refused", analyzer.name, sentence, cure)
 
 
 def _files(living: Sequence[KnownAnalyzer], plan: Plan) -> Iterator[Observation]:
@@ -225,14 +223,14 @@ def _files(living: Sequence[KnownAnalyzer], plan: Plan) -> Iterator[Observation]
             continue
         parts = ", ".join(differing)
         if all(analyzer.settled.get(part) == analyzer.file[part] for part in differing):
-            yield in_condition(
+            yield raised(
                 "analyzer-file-differs",
                 analyzer.name,
                 f"{analyzer.name} has a file that is not in force in: {parts}",
                 "give it the file of the others, or put its own in force: `gatelock policies apply`",
             )
         else:
-            yield in_condition(
+            yield raised(
                 "analyzer-file-waits",
                 analyzer.name,
                 f"{analyzer.name} waits with its changed file ({parts})",
@@ -250,7 +248,7 @@ def _groups(living: Sequence[KnownAnalyzer]) -> Iterator[Observation]:
     for topic, members in groups.items():
         if len(members) > 1:
             shown = "; ".join(f"{', '.join(names)} in {group}" for group, names in sorted(members.items()))
-            yield in_condition(
+            yield raised(
                 "two-groups",
                 topic,
                 f"two groups count {topic} into this database: {shown}",
@@ -260,7 +258,7 @@ def _groups(living: Sequence[KnownAnalyzer]) -> Iterator[Observation]:
 
 def _unready(installation: Installation) -> Iterator[Observation]:
     if names := installation.database.unready:
-        yield in_condition(
+        yield raised(
             "totals-filling",
             "",
             f"not in effect yet: {', '.join(names)}; totals are filled from the counts so far",
@@ -283,14 +281,14 @@ def _source(name: str, partitions: Sequence[FollowedPartition]) -> Observation:
     silent = [part for part, age_s in ages_s.items() if age_s * 1000 > SILENT_MS]
     lag_s = max((part.behind_s for part in ages_s), default=0.0)
     if not partitions:
-        return in_condition(
+        return raised(
             "source-unread",
             name,
             f"{name}: no record was ever read",
             "start `gatelock run`, and check the name of its topic or file",
         )
     if silent:
-        return in_condition(
+        return raised(
             "source-silent",
             name,
             f"{name}: no heartbeat for {max(ages_s[part] for part in silent):.0f} s from an analyzer of "
@@ -299,7 +297,7 @@ def _source(name: str, partitions: Sequence[FollowedPartition]) -> Observation:
             "--reason TEXT` if it ended",
         )
     if lag_s > LAG_S:
-        return in_condition(
+        return raised(
             "source-lag",
             name,
             f"{name}: {lag_s:.0f} s behind; locks are late by as much",
@@ -318,7 +316,7 @@ def _listed(partitions: Sequence[FollowedPartition]) -> str:
 def _gaps(installation: Installation) -> Iterator[Observation]:
     gaps = [gap for gap in recorded_gaps(installation.engine) if gap.accepted is None]
     for gap in gaps[:LISTED_MAX]:
-        yield in_condition(
+        yield raised(
             "partition-stopped",
             str(gap.part),
             f"{gap.part} is stopped: {gap.gap.why}",
@@ -326,7 +324,7 @@ def _gaps(installation: Installation) -> Iterator[Observation]:
         )
     if len(gaps) > LISTED_MAX:
         more = f"{len(gaps) - LISTED_MAX} more are stopped"
-        yield in_condition("partition-stopped", "", more, "see `gatelock upkeep sources list --gaps`")
+        yield raised("partition-stopped", "", more, "see `gatelock upkeep sources list --gaps`")
     if not gaps:
         yield fine("no partition is stopped")
 
@@ -335,7 +333,7 @@ def _rejects(installation: Installation) -> Iterator[Observation]:
     rejected = installation.database.rejected
     if rejected:
         most = max(rejected, key=lambda reason: rejected[reason])
-        yield in_condition(
+        yield raised(
             "rejected-records",
             "",
             f"{sum(rejected.values()):,} records could not be read in the last hour, mostly: {most}",
@@ -362,7 +360,7 @@ def _upkeep(installation: Installation) -> Iterator[Observation]:
 def _job(outcome: JobOutcome, every_s: int) -> Observation | None:
     """Returns what is wrong with a job whose moments are `every_s` apart, or None."""
     if outcome.failing_s is not None:
-        return in_condition(
+        return raised(
             "job-fails",
             outcome.name,
             f"{outcome.name} has failed for {format_span(outcome.failing_s)}, last "
@@ -370,7 +368,7 @@ def _job(outcome: JobOutcome, every_s: int) -> Observation | None:
             "counting continues, but tables grow: remove the cause; the job is tried again by itself",
         )
     if outcome.done_s is not None and outcome.done_s > every_s + JOB_OVERDUE_S:
-        return in_condition(
+        return raised(
             "job-late",
             outcome.name,
             f"{outcome.name} was last done {format_span(outcome.done_s)} ago",
@@ -384,7 +382,7 @@ def _tokens(installation: Installation) -> Iterator[Observation]:
     for token in tokens.tokens:
         if token.until_ms is not None and token.until_ms < tokens.now_ms + EXPIRES_SOON_MS:
             verb = "expired" if token.until_ms <= tokens.now_ms else "expires"
-            yield in_condition(
+            yield raised(
                 "token-expires",
                 token.name,
                 f"{token.name} {verb} at {time_text(instant(token.until_ms))}",
@@ -398,7 +396,7 @@ def _analyzer_problems(installation: Installation) -> Iterator[Observation]:
     for analyzer in installation.living_analyzers:
         for name, sentence in analyzer.problems.items():
             what = f"{analyzer.name}: {sentence}"
-            yield in_condition("analyzer-problem", f"{analyzer.name} {name}", what, "see its log")
+            yield raised("analyzer-problem", f"{analyzer.name} {name}", what, "see its log")
 
 
 Check = Callable[[Installation], Iterator[Observation]]
@@ -412,7 +410,7 @@ def _facts(installation: Installation) -> Iterator[Observation]:
     if since_s > FACTS_WAIT_S:
         sentence = f"facts that records state wait for {since_s:,.0f} s, of {waiting.callers:,} callers"
         cure = "look at the `upkeep` of the analyzer that does it, and at its log"
-        yield in_condition("facts-wait", "", sentence, cure)
+        yield raised("facts-wait", "", sentence, cure)
 
 
 class ExaminationPart(NamedTuple):

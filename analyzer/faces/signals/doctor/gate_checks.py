@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from analyzer.faces.signals.conditions import LISTED_MAX, Observation, fine, in_condition
 from analyzer.faces.signals.connections import gate_connections
 from analyzer.faces.signals.doctor.observations import Installation
+from analyzer.faces.signals.signal_kinds import LISTED_MAX, Observation, fine, raised
 from analyzer.gates.gate_health import (
     CURES,
     KNOWN_MIN,
@@ -36,7 +36,7 @@ def disbelieved_verdicts(installation: Installation) -> Iterator[Observation]:
     disbelieved = installation.database.disbelieved
     for policy, requests in sorted(disbelieved.items(), key=lambda item: -item[1])[:LISTED_MAX]:
         phrase = {"": "", UNKNOWN_POLICY: " by a policy that is not in force"}.get(policy, f" by {policy}")
-        yield in_condition(
+        yield raised(
             "disbelieved-verdicts",
             policy,
             f"{requests:,} requests of the last hour were logged as denied{phrase}, and count, because no "
@@ -49,7 +49,7 @@ def disbelieved_verdicts(installation: Installation) -> Iterator[Observation]:
 def suspension(installation: Installation) -> Iterator[Observation]:
     until = installation.status.suspended_until
     if until is not None:
-        yield in_condition(
+        yield raised(
             "locks-suspended",
             "",
             f"all locks are suspended until {time_text(until)}: every gate is open",
@@ -71,7 +71,7 @@ def gate_states(installation: Installation) -> Iterator[Observation]:
             more = f"; {len(named) - 1} more with this problem" if len(named) > 1 else ""
             cure = CURES.get(problem) or (gate.refused.cure if gate.refused else "")
             what = f"{name} {gate.status.instance} {sentence}{more}"
-            yield in_condition(f"gate-{problem}", name, what, cure)
+            yield raised(f"gate-{problem}", name, what, cure)
         if not problems:
             oldest_s = max(gate.status.age or 0.0 for gate in gates)
             yield fine(f"{name}: {len(gates)} report, their views at most {oldest_s:.1f} s old")
@@ -79,7 +79,7 @@ def gate_states(installation: Installation) -> Iterator[Observation]:
 
 def values_unasked(installation: Installation) -> Iterator[Observation]:
     for unasked in unasked_values(installation.plan.policies, installation.gates):
-        yield in_condition("unasked-value", unasked.policy, unasked.sentence, unasked.cure)
+        yield raised("unasked-value", unasked.policy, unasked.sentence, unasked.cure)
 
 
 def refused_by_server(installation: Installation) -> Iterator[Observation]:
@@ -89,10 +89,10 @@ def refused_by_server(installation: Installation) -> Iterator[Observation]:
         if client.requests >= POLLS_MIN
     ]
     for client in unknown[:LISTED_MAX]:
-        yield in_condition("client-refused", client.client, f"{client.client} {client.sentence}", client.cure)
+        yield raised("client-refused", client.client, f"{client.client} {client.sentence}", client.cure)
     if len(unknown) > LISTED_MAX:
         more = f"{len(unknown) - LISTED_MAX} more clients are refused"
-        yield in_condition("client-refused", "", more, "see `gatelock upkeep gates list`")
+        yield raised("client-refused", "", more, "see `gatelock upkeep gates list`")
 
 
 def locks_unmet(installation: Installation) -> Iterator[Observation]:
@@ -100,7 +100,7 @@ def locks_unmet(installation: Installation) -> Iterator[Observation]:
     for lock, requests in unmet[:LISTED_MAX]:
         name = "the client's address (`behind`)" if lock.key.startswith("address:") else lock.key
         met = "no gate has met the lock" if installation.gates else f"{NOT_REPORTED}, as {NO_REPORTS}"
-        yield in_condition(
+        yield raised(
             "lock-unmet",
             lock.policy,
             f"{lock.key} is locked by {lock.policy}, and {requests:,} of its requests were counted since: "
@@ -110,14 +110,14 @@ def locks_unmet(installation: Installation) -> Iterator[Observation]:
         )
     if len(unmet) > LISTED_MAX:
         more = f"{len(unmet) - LISTED_MAX} more locks that no gate has met"
-        yield in_condition("lock-unmet", "", more, "see `gatelock locks list`")
+        yield raised("lock-unmet", "", more, "see `gatelock locks list`")
 
 
 def waiting_judgements(installation: Installation) -> Iterator[Observation]:
     number = installation.status.waiting_judgements
     if number:
         lag_s = max((part.behind_s for part in installation.partitions), default=0.0)
-        yield in_condition(
+        yield raised(
             "judgements-wait",
             "",
             f"judgements wait: {number:,} totals, the analyzers are {lag_s:.0f} s behind",
@@ -133,7 +133,7 @@ def usual_histories(installation: Installation) -> Iterator[Observation]:
 def gates_over_sql(installation: Installation) -> Iterator[Observation]:
     connections = gate_connections(installation.engine)
     if connections is not None and connections.gates > SQL_GATES_MAX:
-        yield in_condition(
+        yield raised(
             "sql-gates",
             "",
             f"{connections.gates} gates hold a connection each to the database, which allows "
@@ -155,7 +155,7 @@ def checked_callers(installation: Installation) -> Iterator[Observation]:
             reason, cure = _explain_unknown(installation, unknown, counted.overflow)
             shown = ", ".join(unknown[:LISTED_MAX])
             sentence = f"{name}: the log knows {share:.0%} of {len(callers)} callers checked, but not {shown}"
-            yield in_condition("unknown-callers", name, f"{sentence}: {reason}", cure)
+            yield raised("unknown-callers", name, f"{sentence}: {reason}", cure)
 
 
 def _explain_unknown(installation: Installation, unknown: Sequence[str], overflow: bool) -> tuple[str, str]:
@@ -172,7 +172,7 @@ def acting_brakes(installation: Installation) -> Iterator[Observation]:
     """Policies that their brake holds or slows."""
     for policy, text in installation.status.braked.items():
         cure = f"see whom it locks: `gatelock policies list {policy}`, then change its limit or release it"
-        yield in_condition("brake", policy, f"the brake of policy {policy} acts: {text}", cure)
+        yield raised("brake", policy, f"the brake of policy {policy} acts: {text}", cure)
 
 
 def attacks(installation: Installation) -> Iterator[Observation]:
@@ -181,7 +181,7 @@ def attacks(installation: Installation) -> Iterator[Observation]:
         held = installation.status.active_locks.get(policy.name, 0)
         if held and not policy.is_shadow and policy_kind(policy).means_attack:
             plural = "s" if held > 1 else ""
-            yield in_condition(
+            yield raised(
                 "attack",
                 policy.name,
                 f"an attack: {policy.name} holds {held:,} lock{plural}",
@@ -192,7 +192,7 @@ def attacks(installation: Installation) -> Iterator[Observation]:
 def policies_in_shadow(installation: Installation) -> Iterator[Observation]:
     """Policies in shadow that would lock."""
     for policy, number in sorted(installation.status.shadow_locks.items()):
-        yield in_condition(
+        yield raised(
             "shadow-locks",
             policy,
             f"{policy} is in shadow, and would lock {number:,} caller{'s' if number > 1 else ''} now",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from analyzer.config.settings import Settings
-from analyzer.faces.signals.conditions import LISTED_MAX, Observation, fine, in_condition
+from analyzer.faces.signals.signal_kinds import LISTED_MAX, Observation, fine, raised
 from analyzer.flush.followed_partitions import SILENT_MS, FollowedPartition
 from analyzer.kernel.errors import ReleaseUnsupported
 
@@ -30,11 +30,11 @@ def kafka_topics(settings: Settings) -> Iterator[Observation]:
         return
     except ReleaseUnsupported as refused:
         sentence, _, cure = str(refused).partition("; ")
-        yield in_condition("kafka-unusable", "", sentence, cure)
+        yield raised("kafka-unusable", "", sentence, cure)
         return
     for topic, partitions in numbers.items():
         if isinstance(partitions, str):
-            yield in_condition(
+            yield raised(
                 "topic-unreadable", topic, f"{servers}: {partitions}", "check the topic of the source"
             )
     if all(isinstance(partitions, int) for partitions in numbers.values()):
@@ -61,7 +61,7 @@ def kafka_group(settings: Settings, partitions: Sequence[FollowedPartition]) -> 
         )
         if elsewhere:
             names = ", ".join(f"{topic}[{number}]" for topic, number in elsewhere[:LISTED_MAX])
-            yield in_condition(
+            yield raised(
                 "group-shared",
                 member.client_id,
                 f"{member.client_id} on {member.host} reads {names} in the group {group}, and no analyzer of "

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from analyzer.config.settings import Settings
-from analyzer.faces.signals.conditions import Observation, State
+from analyzer.faces.signals.signal_kinds import Observation, State
 from analyzer.faces.signals.status import DatabaseStatus, InstallationStatus
 from analyzer.flush.analyzers import LIVING_MS, KnownAnalyzer
 from analyzer.flush.followed_partitions import FollowedPartition
